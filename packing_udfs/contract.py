@@ -1,0 +1,167 @@
+"""The pack contract: the one definition of what is stored, its columns, its files and how they are written.
+
+A *pack* is one output row: several samples, one after another, at most `seq_len` tokens, stored without
+padding. Everything a model needs beyond it (cu_seqlens, position_ids, segment_ids, masks) is derived by
+`packing_udfs.collate`, so a pack never disagrees with itself. Spark's types, the `datasets` features and the
+Parquet options below all derive from `PACK_SCHEMA`.
+
+Worked example, two samples of 3 and 2 tokens, the first with one image of 2 placeholders:
+
+    input_ids          [IMG, IMG, 7,   8, 9]
+    labels             [-100, -100, 7, -100, 9]     unshifted; the first token of a sample is never a target
+    sample_lengths     [3, 2]                       sums to len(input_ids)
+    sample_num_images  [1, 0]                       image 0 belongs to sample 0
+    image_num_tokens   [2]
+
+Every field is nullable at every level: `datasets` recognises `Image` only as nullable
+`struct<bytes: binary, path: string>`.
+"""
+
+import json
+
+import pyarrow as pa
+
+VERSION = 1
+IGNORE_INDEX = -100
+MANIFEST_JSON = "manifest/{split}.json"
+MANIFEST_PARQUET = "manifest/{split}.parquet"
+DATA_DIR = "data/{split}"
+QUARANTINE_DIR = "quarantine/{split}"
+
+# The defaults of `datasets`' own writer, recorded in each file under `content_defined_chunking`.
+CDC = {"min_chunk_size": 256 * 1024, "max_chunk_size": 1024 * 1024, "norm_level": 0}
+
+IMAGE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+IMAGE_SIZE = pa.struct([("height", pa.int32()), ("width", pa.int32())])
+CONTENT = pa.struct([("type", pa.string()), ("text", pa.string())])
+MESSAGE = pa.struct([("role", pa.string()), ("content", pa.list_(CONTENT))])
+
+SAMPLE_SCHEMA = pa.schema(
+    [
+        ("sample_id", pa.int64()),  # xxhash64 of image bytes and messages; of the provenance when unusable
+        ("source", pa.string()),  # the source's name in the configuration
+        ("file", pa.string()),  # provenance: path in the source repository …
+        ("row", pa.int64()),  # … and row in that file
+        ("copy", pa.int32()),  # 0, or the number of an upsampled copy
+        ("messages", pa.list_(MESSAGE)),  # the chat-template form; an image is {"type": "image", "text": None}
+        ("images", pa.list_(IMAGE)),  # in the order of their placeholders
+        ("reason", pa.string()),  # why the adapter could not make a sample of the row, else null
+        ("num_turns_dropped", pa.int32()),  # turns below a minimum rating
+    ]
+)
+
+PACK_SCHEMA = pa.schema(
+    [
+        ("input_ids", pa.list_(pa.int32())),
+        ("labels", pa.list_(pa.int32())),
+        ("sample_lengths", pa.list_(pa.int32())),
+        ("sample_num_images", pa.list_(pa.int32())),
+        ("image_num_tokens", pa.list_(pa.int32())),
+        ("image_sizes", pa.list_(IMAGE_SIZE)),
+        ("sample_ids", pa.list_(pa.int64())),
+        ("sample_sources", pa.list_(pa.string())),
+        ("images", pa.list_(IMAGE)),
+        ("num_tokens", pa.int32()),
+        ("num_label_tokens", pa.int32()),
+        ("num_images", pa.int32()),
+        ("vision_cost", pa.int32()),
+    ]
+)
+
+QUARANTINE_SCHEMA = pa.schema(
+    [
+        ("reason", pa.string()),
+        ("detail", pa.string()),
+        ("source", pa.string()),
+        ("file", pa.string()),
+        ("row", pa.int64()),
+        ("copy", pa.int32()),
+        ("sample_id", pa.int64()),
+        ("num_tokens", pa.int32()),  # null when the row failed before it was tokenised
+        ("num_images", pa.int32()),
+    ]
+)
+
+# One row per row group of `data/{split}/`: all that the reader needs to deal and fetch packs.
+MANIFEST_SCHEMA = pa.schema(
+    [
+        ("file", pa.string()),  # path in the repository
+        ("file_bytes", pa.int64()),
+        ("footer_offset", pa.int64()),  # where the Parquet footer (FileMetaData) starts …
+        ("footer_bytes", pa.int32()),  # … and its length, without the 8 bytes of length and magic behind it
+        ("row_group", pa.int32()),  # index in the file
+        ("offset", pa.int64()),  # first byte of the row group's column chunks
+        ("bytes", pa.int64()),  # their length
+        ("num_rows", pa.int32()),
+        ("num_samples", pa.int64()),
+        ("num_tokens", pa.int64()),
+        ("num_label_tokens", pa.int64()),
+        ("num_images", pa.int64()),
+        ("vision_cost", pa.list_(pa.int32())),  # of each pack, in stored order
+    ]
+)
+
+
+class ContractError(ValueError):
+    """Data that does not follow the contract, or follows a version of it that this code does not know."""
+
+
+def leaf_paths(schema: pa.Schema) -> list[str]:
+    """Parquet's names of a schema's leaves: `images.list.element.bytes`.
+
+    Per-column writer options must name every leaf: an unnamed one silently loses its compression.
+    """
+
+    def walk(prefix: str, kind: pa.DataType):
+        if pa.types.is_list(kind):
+            yield from walk(f"{prefix}.list.element", kind.value_type)
+        elif pa.types.is_struct(kind):
+            for i in range(kind.num_fields):
+                yield from walk(f"{prefix}.{kind.field(i).name}", kind.field(i).type)
+        else:
+            yield prefix
+
+    return [leaf for field in schema for leaf in walk(field.name, field.type)]
+
+
+def features(schema: pa.Schema = PACK_SCHEMA) -> dict:
+    """The schema as `datasets` features in their JSON form, with `IMAGE` as the Image feature."""
+
+    def feature(kind: pa.DataType) -> dict:
+        if kind.equals(IMAGE):
+            return {"_type": "Image"}
+        if pa.types.is_list(kind):
+            return {"feature": feature(kind.value_type), "_type": "List"}
+        if pa.types.is_struct(kind):
+            return {kind.field(i).name: feature(kind.field(i).type) for i in range(kind.num_fields)}
+        return {"dtype": str(kind), "_type": "Value"}
+
+    return {field.name: feature(field.type) for field in schema}
+
+
+def parquet_metadata(schema: pa.Schema = PACK_SCHEMA) -> dict[bytes, bytes]:
+    """Key-value metadata of a file: the `huggingface` features, the chunking and the contract version."""
+    return {
+        b"huggingface": json.dumps({"info": {"features": features(schema)}}).encode(),
+        b"content_defined_chunking": json.dumps(CDC).encode(),
+        b"packing_contract": str(VERSION).encode(),
+    }
+
+
+def writer_options(schema: pa.Schema = PACK_SCHEMA) -> dict:
+    """Arguments of `pyarrow.parquet.ParquetWriter` for files of the contract.
+
+    Image bytes stay uncompressed and PLAIN, so that content-defined chunks see the bytes of the source and Xet
+    finds them again; the rest is zstd. Statistics exist on scalars only: on lists they cost and say nothing.
+    """
+    leaves = leaf_paths(schema)
+    media = {leaf for leaf in leaves if leaf.endswith(".bytes")}
+    return {
+        "compression": {leaf: "none" if leaf in media else "zstd" for leaf in leaves},
+        "column_encoding": {leaf: "PLAIN" for leaf in media} or None,
+        "use_dictionary": [leaf for leaf in leaves if leaf not in media],
+        "write_statistics": [leaf for leaf in leaves if "." not in leaf],
+        "write_page_index": True,
+        "use_content_defined_chunking": CDC,
+        "store_schema": True,
+    }
