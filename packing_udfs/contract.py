@@ -43,7 +43,10 @@ SAMPLE_SCHEMA = pa.schema(
         ("file", pa.string()),  # provenance: path in the source repository …
         ("row", pa.int64()),  # … and row in that file
         ("copy", pa.int32()),  # 0, or the number of an upsampled copy
-        ("messages", pa.list_(MESSAGE)),  # the chat-template form; an image is {"type": "image", "text": None}
+        (
+            "messages",
+            pa.list_(MESSAGE),
+        ),  # the chat-template form; an image is {"type": "image", "text": None}
         ("images", pa.list_(IMAGE)),  # in the order of their placeholders
         ("reason", pa.string()),  # why the adapter could not make a sample of the row, else null
         ("num_turns_dropped", pa.int32()),  # turns below a minimum rating
