@@ -161,7 +161,7 @@ def writer_options(schema: pa.Schema = PACK_SCHEMA) -> dict:
     media = {leaf for leaf in leaves if leaf.endswith(".bytes")}
     return {
         "compression": {leaf: "none" if leaf in media else "zstd" for leaf in leaves},
-        "column_encoding": {leaf: "PLAIN" for leaf in media} or None,
+        "column_encoding": dict.fromkeys(media, "PLAIN") or None,
         "use_dictionary": [leaf for leaf in leaves if leaf not in media],
         "write_statistics": [leaf for leaf in leaves if "." not in leaf],
         "write_page_index": True,

@@ -67,7 +67,5 @@ def _span(row_group: pq.RowGroupMetaData) -> tuple[int, int]:
     columns = [row_group.column(i) for i in range(row_group.num_columns)]
     starts = [c.dictionary_page_offset or c.data_page_offset for c in columns]
     length = sum(c.total_compressed_size for c in columns)
-    assert (
-        max(s + c.total_compressed_size for s, c in zip(starts, columns, strict=True)) == min(starts) + length
-    )
+    assert max(s + c.total_compressed_size for s, c in zip(starts, columns, strict=True)) == min(starts) + length
     return min(starts), length
