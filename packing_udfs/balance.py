@@ -1,0 +1,96 @@
+"""Row groups aligned in image work, and how even the work of the ranks then is.
+
+A shard's K packs, sorted by vision cost, go into G = ⌈K/R⌉ row groups, G neighbours at a time, one to each: the
+p-th cheapest pack of every row group costs about the same. Ranks that read row groups of one size in step, at the
+same position, then have equal work at every step, at any world size, without reading another's data.
+
+    costs 1 2 3 4 5 6 7 8 9, R = 3, G = 3          layers (1 2 3) (4 5 6) (7 8 9)
+    to and fro, so that sums stay even             groups (1 6 7) (2 5 8) (3 4 9)
+
+K that G doesn't divide leaves one layer short. It is the middle one: costs lie closest there, and the cheapest
+and the costliest packs, where neighbours differ most, stay in full layers. Cost: one stable sort.
+Rejected: sorting each row group's packs only (nothing aligns them between row groups), equal sums by a
+longest-processing-time rule (evens out totals, not steps).
+"""
+
+import numpy as np
+import pyarrow as pa
+
+from packing_udfs.order import manifest_order, permutation
+
+
+def row_groups(vision_costs: np.ndarray, num_packs_per_group: int, seed: int) -> list[np.ndarray]:
+    """Indices of a shard's packs for each of its row groups, in stored order (int64).
+
+    vision_costs: of each pack. num_packs_per_group: the most in one row group. Sizes differ by at most one, larger
+    ones first. Inside a row group the positions are permuted by (seed, size): the same in every shard, so that
+    stored order says nothing of cost but positions stay aligned. No packs, no row groups.
+
+    Raises ValueError on num_packs_per_group below 1.
+    """
+    if num_packs_per_group < 1:
+        raise ValueError(f"num_packs_per_group={num_packs_per_group}: must be at least 1")
+    num_packs = len(vision_costs)
+    if num_packs == 0:
+        return []
+    num_groups = -(-num_packs // num_packs_per_group)
+    num_full, num_short = divmod(num_packs, num_groups)
+    ranked = np.argsort(np.asarray(vision_costs), kind="stable")
+    low = num_full // 2 * num_groups  # ranks below the short layer
+    layers = np.concatenate([ranked[:low], ranked[low + num_short :]]).reshape(num_full, num_groups)
+    layers[1::2] = layers[1::2, ::-1]
+    short = ranked[low : low + num_short]
+    groups = []
+    for group in range(num_groups):
+        members = layers[:, group]
+        if group < num_short:
+            members = np.insert(members, num_full // 2, short[group])
+        groups.append(members[permutation(len(members), seed, len(members))])
+    return groups
+
+
+def straggler(
+    manifest: pa.Table,
+    world_size: int,
+    *,
+    global_batch_size: int | None = None,
+    seed: int = 0,
+    epoch: int = 0,
+    balance: bool = True,
+) -> float:
+    """Mean over steps of (the largest vision cost of a rank / the mean over ranks), in the reader's order.
+
+    1.0 is perfect; all ranks wait for the largest, so 1.1 loses a tenth of the vision encoder's time. manifest:
+    contract.MANIFEST_SCHEMA. global_batch_size: world_size by default, one pack a rank. A step without images
+    counts as 1.0; so do no steps at all. Raises ValueError if world_size doesn't divide global_batch_size.
+    """
+    batch = global_batch_size or world_size
+    if world_size < 1 or batch % world_size:
+        raise ValueError(f"global_batch_size={batch}: must be a multiple of world_size={world_size}")
+    costs = _step_costs(manifest, batch, seed, epoch, balance)
+    if not len(costs):
+        return 1.0
+    of_rank = costs.reshape(len(costs), world_size, -1).sum(axis=2)
+    means = of_rank.mean(axis=1)
+    return float(np.where(means > 0, of_rank.max(axis=1) / np.where(means > 0, means, 1), 1).mean())
+
+
+def step_cv(
+    manifest: pa.Table, global_batch_size: int, *, seed: int = 0, epoch: int = 0, balance: bool = True
+) -> float:
+    """Standard deviation over mean of the steps' mean vision cost, in the reader's order.
+
+    The price of balance: packs of one step are alike, so steps differ. No steps or no images: 0.0.
+    """
+    means = _step_costs(manifest, global_batch_size, seed, epoch, balance).mean(axis=1)
+    return float(means.std() / means.mean()) if len(means) and means.mean() > 0 else 0.0
+
+
+def _step_costs(manifest: pa.Table, global_batch_size: int, seed: int, epoch: int, balance: bool) -> np.ndarray:
+    """float64 [num_steps, B]: the vision cost of each lane's pack."""
+    order = manifest_order(manifest, global_batch_size=global_batch_size, seed=seed, epoch=epoch, balance=balance)
+    flat = manifest["vision_cost"].combine_chunks().flatten().to_numpy()
+    num_rows = manifest["num_rows"].to_numpy().astype(np.int64)
+    starts = np.cumsum(num_rows) - num_rows
+    blocks = [flat[starts[groups] + rows] for groups, rows, _ in order.blocks()]
+    return np.concatenate([np.empty((0, global_batch_size)), *blocks])

@@ -1,0 +1,282 @@
+"""The order in which a reader visits packs: a pure function of manifest, seed and epoch.
+
+B = global_batch_size lanes run side by side; step i is one pack from each. The order is dealt in *cycles*: one row
+group of the same size in every lane, every lane at the same position of its row group. Positions are aligned in
+image work (`packing_udfs.balance.row_groups`), so the ranks of a step have equal work without knowing each other.
+
+    B = 2, row groups a, b, c, d of 3 packs        step    0   1   2   3   4   5
+    cycle 0 = (a, c), σ = (2, 0, 1)                lane 0  a2  a0  a1  b1  b0  b2
+    cycle 1 = (b, d), σ = (1, 0, 2)                lane 1  c2  c0  c1  d1  d0  d2
+
+A lane runs through neighbouring row groups, so it stays in a file while it can. Row groups that fill no cycle of
+one size are dealt last: first in cycles of nearly one size, aligned by cost rank and cut to the shortest; what is
+then left, packs of fewer than B row groups and those cut off, is sorted by cost and cut into steps. Inside such a
+step packs are laid over the lanes by row group, so that a lane keeps to few row groups. Fewer than B packs remain.
+
+Rank r of `world_size` reads lanes [r·B/world_size, (r+1)·B/world_size), so the global batch is the same for every
+world size that divides B, and resuming is a call of `step`. Cost: O(row groups) to make, O(B) a step; nothing is
+kept per pack but for the leftovers. Rejected: a permutation of all packs (no balance, one row group read per
+pack); a shuffle buffer (state that a checkpoint would have to carry, and inexact resume).
+
+Random numbers are a hash of integers (splitmix64), not `numpy.random`, whose streams may change between releases:
+a checkpoint must find the same order years later. Any change of the order needs a new ORDER_VERSION.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+ORDER_VERSION = 1
+
+# What a hash is used for goes into it, so that no two uses see the same numbers.
+_FILES, _GROUPS, _INTERLEAVE, _POSITIONS, _LEFTOVERS, _STEPS, _REMAINDER = range(7)
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+
+
+def hashes(n: int, *key: int) -> np.ndarray:
+    """`n` pseudo-random uint64 that depend on the integers `key` alone; on any machine, in any release.
+
+    splitmix64 (Steele, Lea, Flood 2014), the key folded in one integer at a time.
+    """
+    state = np.zeros(1, dtype=np.uint64)
+    for part in key:
+        state = _mix(state + _GOLDEN + np.uint64(part & 0xFFFFFFFFFFFFFFFF))
+    return _mix(state + _GOLDEN * np.arange(1, n + 1, dtype=np.uint64))
+
+
+def _mix(x: np.ndarray) -> np.ndarray:
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
+def permutation(n: int, *key: int) -> np.ndarray:
+    """A permutation of range(n) as int64 that depends on the integers `key` alone."""
+    return np.argsort(hashes(n, *key), kind="stable")
+
+
+class Visit(NamedTuple):
+    """`row_group` is needed in steps [step, step + num_steps)."""
+
+    step: int
+    num_steps: int
+    row_group: int
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Order:
+    """One epoch. Made by `make_order`; row groups are numbered as the manifest's rows."""
+
+    global_batch_size: int
+    num_steps: int
+    dropped: tuple[np.ndarray, np.ndarray]
+    """(row_groups, rows) of the packs this epoch leaves out: fewer than global_batch_size, none with end="pad"."""
+
+    seed: int = field(repr=False)
+    epoch: int = field(repr=False)
+    shuffle: bool = field(repr=False)
+    balance: bool = field(repr=False)
+    cycles: np.ndarray = field(repr=False)
+    """int64 [num_cycles, B]: the row group of each lane."""
+    cycle_steps: np.ndarray = field(repr=False)
+    """int64 [num_cycles + 1]: the first step of each cycle; the last entry is where the leftovers start."""
+    leftovers: tuple[np.ndarray, np.ndarray, np.ndarray] = field(repr=False)
+    """(row_groups, rows, is_padding) of the steps after the cycles, each [num_leftover_steps, B]."""
+
+    def step(self, i: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """(row_groups int64 [B], rows int64 [B], is_padding bool [B]) of step `i`: one pack a lane, in O(B).
+
+        `rows` count inside the row group. Raises IndexError outside [0, num_steps).
+        """
+        if not 0 <= i < self.num_steps:
+            raise IndexError(f"step {i} of an epoch of {self.num_steps} steps")
+        start = int(self.cycle_steps[-1])
+        if i >= start:
+            return tuple(part[i - start] for part in self.leftovers)
+        cycle = int(np.searchsorted(self.cycle_steps, i, side="right")) - 1
+        rows = self._positions(cycle)[i - int(self.cycle_steps[cycle])]
+        return self.cycles[cycle], np.ascontiguousarray(rows), np.zeros(self.global_batch_size, dtype=bool)
+
+    def blocks(self) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+        """All steps in order, many at a time: as `step`, each array [steps in the block, B]."""
+        for cycle in range(len(self.cycles)):
+            rows = self._positions(cycle)
+            yield np.broadcast_to(self.cycles[cycle], rows.shape), rows, np.zeros(rows.shape, dtype=bool)
+        if len(self.leftovers[0]):
+            yield self.leftovers
+
+    def visits(self, step: int, first_lane: int, num_lanes: int) -> Iterator[Visit]:
+        """The row groups that lanes [first_lane, first_lane + num_lanes) need from `step` on, as they need them.
+
+        Sorted by step; one already under way starts at `step`. Holding each for its `num_steps` takes `num_lanes`
+        row groups in memory, and reads each once; among the leftovers, which small datasets consist of, it can be
+        some more, and a row group can come a second time. Lazy: take as many as are to be prefetched.
+        """
+        lanes = slice(first_lane, first_lane + num_lanes)
+        start = int(self.cycle_steps[-1])
+        for cycle in range(max(int(np.searchsorted(self.cycle_steps, step, side="right")) - 1, 0), len(self.cycles)):
+            begin, end = max(int(self.cycle_steps[cycle]), step), int(self.cycle_steps[cycle + 1])
+            for row_group in self.cycles[cycle, lanes].tolist():
+                yield Visit(begin, end - begin, row_group)
+        begin = max(step, start)
+        visited = self.leftovers[0][begin - start :, lanes].ravel()
+        ids, first = np.unique(visited, return_index=True)
+        last = len(visited) - 1 - np.unique(visited[::-1], return_index=True)[1]
+        for at in np.argsort(first, kind="stable").tolist():
+            first_step, last_step = int(first[at]) // num_lanes, int(last[at]) // num_lanes
+            yield Visit(begin + first_step, last_step - first_step + 1, int(ids[at]))
+
+    def _positions(self, cycle: int) -> np.ndarray:
+        """int64 [steps, B]: the row that each lane visits at each step of a cycle."""
+        num_rows = int(self.cycle_steps[cycle + 1] - self.cycle_steps[cycle])
+        shape = (num_rows, self.global_batch_size)
+        key = (self.seed, self.epoch, _POSITIONS, cycle)
+        if not self.shuffle:
+            return np.broadcast_to(np.arange(num_rows)[:, None], shape)
+        if self.balance:
+            return np.broadcast_to(permutation(num_rows, *key)[:, None], shape)
+        keys = hashes(num_rows * self.global_batch_size, *key).reshape(shape)
+        return np.argsort(keys, axis=0, kind="stable")
+
+
+def make_order(
+    num_rows: np.ndarray,
+    vision_cost: np.ndarray | Sequence[np.ndarray],
+    files: np.ndarray,
+    *,
+    global_batch_size: int,
+    seed: int,
+    epoch: int,
+    shuffle: bool = True,
+    balance: bool = True,
+    end: Literal["drop", "pad"] = "drop",
+) -> Order:
+    """The order of one epoch.
+
+    num_rows: packs of each row group, as in the manifest. vision_cost: of each pack in stored order, one array a
+    row group or all of them concatenated. files: the file of each row group, as any array `np.unique` can sort.
+    shuffle=False: cycles and positions in stored order. balance=False: each lane visits its own permutation of
+    positions and leftovers are dealt at random. end: the fewer than B packs that remain are listed as `dropped`,
+    or fill one more step with repeats marked `is_padding`.
+
+    Raises ValueError on a global_batch_size below 1 and on lengths that disagree.
+    """
+    num_rows = np.asarray(num_rows, dtype=np.int64)
+    costs = np.asarray(vision_cost) if isinstance(vision_cost, np.ndarray) else np.concatenate([[], *vision_cost])
+    if global_batch_size < 1:
+        raise ValueError(f"global_batch_size={global_batch_size}: must be at least 1")
+    if end not in ("drop", "pad"):
+        raise ValueError(f"end={end!r}: must be 'drop' or 'pad'")
+    if len(costs) != num_rows.sum() or len(files) != len(num_rows):
+        raise ValueError(
+            f"{len(num_rows)} row groups of {num_rows.sum()} packs, but vision_cost has {len(costs)} "
+            f"and files {len(files)}: they must describe the same row groups"
+        )
+    cycles, spare = _deal_cycles(num_rows, np.asarray(files), global_batch_size, seed, epoch, shuffle)
+    cycle_steps = np.concatenate([[0], np.cumsum(num_rows[cycles[:, 0]])])
+    steps, remainder = _deal_leftovers(num_rows, costs, spare, global_batch_size, seed, epoch, shuffle, balance)
+    is_padding = np.zeros(steps[0].shape, dtype=bool)
+    if end == "pad" and len(remainder[0]):
+        repeats = np.arange(global_batch_size) % len(remainder[0])
+        steps = tuple(np.concatenate([part, rest[repeats][None]]) for part, rest in zip(steps, remainder, strict=True))
+        is_padding = np.concatenate([is_padding, (np.arange(global_batch_size) >= len(remainder[0]))[None]])
+        remainder = (remainder[0][:0], remainder[1][:0])
+    return Order(
+        global_batch_size=global_batch_size,
+        num_steps=int(cycle_steps[-1]) + len(steps[0]),
+        dropped=remainder,
+        seed=seed,
+        epoch=epoch,
+        shuffle=shuffle,
+        balance=balance,
+        cycles=cycles,
+        cycle_steps=cycle_steps,
+        leftovers=(*steps, is_padding),
+    )
+
+
+def manifest_order(manifest: pa.Table, **options) -> Order:
+    """`make_order` of a manifest (contract.MANIFEST_SCHEMA); `options` are its keyword arguments."""
+    costs = manifest["vision_cost"].combine_chunks()
+    files = manifest["file"].combine_chunks().dictionary_encode()
+    return make_order(manifest["num_rows"].to_numpy(), costs.flatten().to_numpy(), files.indices.to_numpy(), **options)
+
+
+def _deal_cycles(num_rows, files, num_lanes, seed, epoch, shuffle) -> tuple[np.ndarray, np.ndarray]:
+    """Cycles [num_cycles, B] of row groups of one size, and the row groups that fill none.
+
+    A size's row groups, in the order of files, are cut into B runs, one a lane: a lane stays in a file. Files and
+    the row groups in them come in random order, and the cycles of different sizes are mixed at random.
+    """
+    ranked = np.arange(len(num_rows))
+    if shuffle:
+        file_ids, file_of = np.unique(files, return_inverse=True)
+        file_keys = hashes(len(file_ids), seed, epoch, _FILES)[file_of]
+        ranked = np.lexsort((hashes(len(num_rows), seed, epoch, _GROUPS), file_of, file_keys))
+    cycles, spare = [np.empty((0, num_lanes), dtype=np.int64)], [ranked[:0]]
+    for size in np.unique(num_rows[num_rows > 0]):
+        of_size = ranked[num_rows[ranked] == size]
+        full = len(of_size) // num_lanes * num_lanes
+        lanes = of_size[:full].reshape(num_lanes, -1).T if shuffle else of_size[:full].reshape(-1, num_lanes)
+        cycles.append(lanes)
+        spare.append(of_size[full:])
+    # Which size comes next is drawn; inside a size the cycles keep their order, so that lanes keep their files.
+    size_of = np.repeat(np.arange(len(cycles)), [len(part) for part in cycles])
+    cycles = np.concatenate(cycles)
+    if shuffle:
+        drawn = size_of[permutation(len(cycles), seed, epoch, _INTERLEAVE)]
+        arrange = np.empty(len(cycles), dtype=np.int64)
+        arrange[np.argsort(drawn, kind="stable")] = np.arange(len(cycles))
+    else:
+        arrange = np.argsort(cycles[:, 0], kind="stable")
+    return cycles[arrange], np.concatenate(spare)
+
+
+def _deal_leftovers(num_rows, costs, spare, num_lanes, seed, epoch, shuffle, balance):
+    """((row_groups, rows) [num_steps, B], (row_groups, rows) of the fewer than B packs that remain).
+
+    `spare` comes by size, so neighbours differ little in it: B of them at a time make a cycle as long as the
+    shortest, lane by lane in order of cost. The packs of longer ones that are cut off are those in the middle of
+    the costs, where the next one costs about the same.
+    """
+    key = (seed, epoch, _LEFTOVERS)
+    starts = np.concatenate([[0], np.cumsum(num_rows)])[:-1]
+    groups = np.repeat(spare, num_rows[spare])
+    rows = np.arange(len(groups)) - np.repeat(np.cumsum(num_rows[spare]) - num_rows[spare], num_rows[spare])
+    worth = costs[starts[groups] + rows] if balance or not shuffle else hashes(len(groups), *key)
+    rank = _rank_inside(np.repeat(np.arange(len(spare)), num_rows[spare]), worth)
+    turn = np.repeat(np.arange(len(spare)), num_rows[spare]) // num_lanes
+    num_full = len(spare) // num_lanes
+    steps, is_left = [], np.ones(len(groups), dtype=bool)
+    for cycle in range(num_full):
+        members = spare[cycle * num_lanes : (cycle + 1) * num_lanes]
+        shortest = int(num_rows[members].min())
+        low, cut = shortest // 2, num_rows[groups] - shortest
+        kept = np.flatnonzero((turn == cycle) & ((rank < low) | (rank >= low + cut)))
+        kept = kept[np.argsort(rank[kept], kind="stable")]  # in each lane by rank …
+        lane = np.searchsorted(np.cumsum(num_rows[spare]), kept, side="right") - cycle * num_lanes
+        kept = kept[np.argsort(lane, kind="stable")].reshape(num_lanes, shortest).T  # … one column a lane
+        steps.append(kept[permutation(shortest, *key, cycle)] if shuffle else kept)
+        is_left[kept] = False
+    rest = np.flatnonzero(is_left)
+    rest = rest[np.argsort(worth[rest], kind="stable")]
+    num_steps, num_over = divmod(len(rest), num_lanes)
+    # The packs that remain are neighbours in cost at a random place, so that no kind of pack is always dropped.
+    at = int(hashes(1, seed, epoch, _REMAINDER)[0] % np.uint64(num_steps + 1)) * num_lanes if shuffle else len(rest)
+    at = min(at, len(rest) - num_over)
+    over, rest = rest[at : at + num_over], np.concatenate([rest[:at], rest[at + num_over :]])
+    rest = np.sort(rest.reshape(num_steps, num_lanes), axis=1)  # by row group
+    steps.append(rest[permutation(num_steps, seed, epoch, _STEPS)] if shuffle else rest)
+    steps = np.concatenate(steps)
+    return (groups[steps], rows[steps]), (groups[over], rows[over])
+
+
+def _rank_inside(group: np.ndarray, worth: np.ndarray) -> np.ndarray:
+    """Rank of each element by `worth` among those of its `group`; `group` is sorted."""
+    ranked = np.lexsort((worth, group))
+    rank = np.empty(len(group), dtype=np.int64)
+    rank[ranked] = np.arange(len(group)) - np.searchsorted(group, group)
+    return rank
