@@ -104,6 +104,24 @@ MANIFEST_SCHEMA = pa.schema(
     ]
 )
 
+# Why a row is in the quarantine and not in a pack.
+REASONS = {
+    "texts_missing": "the conversation, or a question or answer in it, is null or empty",
+    "ratings": "every turn is rated below a minimum",
+    "image_missing": "an image has no bytes",
+    "image_unidentified": "the bytes are of no known image format",
+    "image_broken": "an image's header or body does not parse",
+    "image_too_large": "an image has more pixels than is safe to decode",
+    "image_mode": "an image's pixels have no agreed 8-bit meaning",
+    "image_shape": "the processor refuses an image of this size or aspect",
+    "image_count": "the text has more or fewer placeholders than the sample has images",
+    "template_failed": "the chat template refuses the conversation",
+    "no_assistant_tokens": "nothing in the sample would be learned",
+    "too_many_images": "more images than pack.max_images_per_sample or than fit in a pack",
+    "too_long": "more tokens than pack.seq_len",
+    "too_much_vision": "more vision cost than pack.max_vision_cost",
+}
+
 
 class ContractError(ValueError):
     """Data that does not follow the contract, or follows a version of it that this code does not know."""

@@ -6,7 +6,7 @@ header does not prove a body, so a truncated body is found by `decode` unless it
 Rejected: Pillow's own format guessing over all plug-ins, because EPS, WMF or ICO open and then fail or change size.
 
 The format allow-list, one pixel cap and the table of modes decide what is accepted; every refusal is an
-`ImageError` whose `reason` is one of `REASONS` and goes into the quarantine.
+`ImageError` whose `reason` is one of `contract.REASONS` and goes into the quarantine.
 """
 
 import io
@@ -16,15 +16,10 @@ import warnings
 import numpy as np
 from PIL import Image, ImageOps
 
+from packing_udfs.contract import REASONS
+
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "MPO", "AVIF", "JPEG2000", "PPM")
 MAX_PIXELS = 89_478_485  # Pillow's own warning threshold: a quarter of a GiB at three bytes a pixel
-REASONS = (
-    "image_missing",  # no bytes, or none at all where a path was given
-    "image_unidentified",  # no known image format: HTML, SVG, random bytes
-    "image_broken",  # a format we know with a header or body that does not parse
-    "image_too_large",  # more than MAX_PIXELS: a decompression bomb, or meant as one
-    "image_mode",  # pixels that have no agreed 8-bit meaning (float TIFF)
-)
 _EXIF_ORIENTATION = 0x0112
 _SIXTEEN_BIT = ("I;16", "I;16L", "I;16B", "I;16N")
 _NOT_EIGHT_BIT = ("F", "I")
@@ -34,7 +29,7 @@ _PILLOW_ERRORS = (OSError, ValueError, SyntaxError, NotImplementedError, TypeErr
 
 
 class ImageError(ValueError):
-    """An image that cannot be used; `reason` is one of `REASONS`."""
+    """An image that cannot be used; `reason` is one of `contract.REASONS`."""
 
     def __init__(self, reason: str, detail: str):
         assert reason in REASONS
