@@ -106,7 +106,7 @@ MANIFEST_SCHEMA = pa.schema(
 
 # Why a row is in the quarantine and not in a pack.
 REASONS = {
-    "texts_missing": "the conversation, or a question or answer in it, is null or empty",
+    "texts_missing": "the conversation is null or empty, or a question or answer in it is null",
     "ratings": "every turn is rated below a minimum",
     "image_missing": "an image has no bytes",
     "image_unidentified": "the bytes are of no known image format",

@@ -1,0 +1,274 @@
+"""The configuration of a packing job: one tree of frozen models, read from YAML plus `key=value` overrides.
+
+Every field is documented where it is defined; `describe()` prints them for `--help`. Unknown keys are errors.
+Spark's properties are not here: they have another owner and live in `conf/spark/*.conf`. Secrets are not here
+either: the Hub's token comes from the environment (HF_TOKEN) and nowhere else.
+"""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from packing_udfs.knapsack import ALGORITHMS
+
+GIB = 1 << 30
+
+
+class ConfigError(ValueError):
+    """A configuration that cannot be used; the message names the field, the value and what is allowed."""
+
+
+def _is_repo_id(value: str) -> str:
+    from huggingface_hub.utils import HFValidationError, validate_repo_id
+
+    if value.count("/") != 1:
+        raise ValueError(f"{value!r} is not of the form owner/name")
+    try:
+        validate_repo_id(value)
+    except HFValidationError as error:
+        raise ValueError(str(error)) from None
+    return value
+
+
+def _is_split(value: str) -> str:
+    if not value.replace("_", "").replace("-", "").replace(".", "").isalnum():
+        raise ValueError(f"{value!r} may have letters, digits, '_', '-' and '.' only")
+    return value
+
+
+RepoId = Annotated[str, AfterValidator(_is_repo_id)]
+SplitName = Annotated[str, AfterValidator(_is_split)]
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+class MinRatings(_Model):
+    """FineVision's four ratings of a turn (1–5); a turn is kept when each rating present is at least its minimum."""
+
+    relevance: int = Field(1, ge=1, le=5)
+    """Does the answer answer the question?"""
+    image_correspondence: int = Field(1, ge=1, le=5)
+    """Does the answer fit the image?"""
+    visual_dependency: int = Field(1, ge=1, le=5)
+    """Is the image needed to answer?"""
+    formatting: int = Field(1, ge=1, le=5)
+    """Is the text well formed?"""
+
+
+class Source(_Model):
+    """One dataset on the Hub to read rows from."""
+
+    repo: RepoId
+    """Dataset repository, owner/name."""
+    config: str | None = None
+    """Configuration (subset) of the repository; its default when absent."""
+    split: str = "train"
+    """Split to read."""
+    revision: str = "main"
+    """Branch, tag or commit; pinned to a commit when the job starts."""
+    name: str = ""
+    """Name in sample_sources and in the ledger; repo, config and split when absent."""
+    min_ratings: MinRatings = MinRatings()
+    """Minimum ratings of a turn, for rows that carry ratings."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_name(cls, values: Any) -> Any:
+        if isinstance(values, dict) and not values.get("name"):
+            parts = [values.get("repo"), values.get("config"), values.get("split", "train")]
+            values = {**values, "name": "/".join(str(part) for part in parts if part)}
+        return values
+
+
+class Processor(_Model):
+    """The model's processor: tokenizer, image processor and chat template."""
+
+    path: str = Field(min_length=1)
+    """Local directory, or a Hub repository owner/name."""
+    revision: str = "main"
+    """Branch, tag or commit of a Hub repository; pinned to a commit when the job starts."""
+    trust_remote_code: Literal[False] = False
+    """Always false: code from a repository is never run."""
+
+
+class Pack(_Model):
+    """What fits in a pack."""
+
+    seq_len: int = Field(4096, ge=1)
+    """Tokens in a pack at most."""
+    max_vision_cost: int | None = Field(None, ge=1)
+    """Vision cost (tiles or patches, by the processor) in a pack at most."""
+    max_images_per_pack: int | None = Field(None, ge=1)
+    """Images in a pack at most."""
+    max_images_per_sample: int | None = Field(None, ge=1)
+    """A sample with more images is quarantined."""
+    algorithm: Literal[tuple(ALGORITHMS)] = "balanced"  # type: ignore[valid-type]
+    """How samples are chosen for packs."""
+
+
+class Shards(_Model):
+    """How samples are shuffled into shards, and shards into files."""
+
+    shard_bytes: int = Field(256 << 20, ge=1 << 10, le=GIB)
+    """Source bytes in a shard, about; sets the number of shards. A shard is held in memory 3–4 times."""
+    num_shards: int | None = Field(None, ge=1)
+    """Number of shards, a power of two; from shard_bytes (or, in a rewrite, from what is there) when absent."""
+    num_packs_per_row_group: int = Field(32, ge=1)
+    """R: packs in a row group, the reader's unit of I/O."""
+    validation_fraction: float = Field(0.0, ge=0.0, lt=1.0)
+    """Share of samples, chosen by hash, that goes to the split `validation`."""
+    duplicates: Literal["drop", "keep"] = "drop"
+    """What to do with a sample whose images and messages equal another's."""
+    seed: int = 0
+    """Seed of the shuffle."""
+
+    @model_validator(mode="after")
+    def _power_of_two(self) -> "Shards":
+        if self.num_shards is not None and self.num_shards & (self.num_shards - 1):
+            raise ValueError(f"num_shards {self.num_shards} is not a power of two")
+        return self
+
+
+class Output(_Model):
+    """Where packs go."""
+
+    repo: RepoId
+    """Dataset repository, owner/name; made when it does not exist."""
+    split: SplitName = "train"
+    """Split to write."""
+    mode: Literal["overwrite", "append"] = "overwrite"
+    """overwrite replaces the split and nothing else; append adds files to it."""
+    private: bool = False
+    """Whether a repository that has to be made is private."""
+    max_operations_per_commit: int = Field(100, ge=2)
+    """Files in a commit at most; above it, commits go to a pull request that is merged last."""
+
+
+class Quality(_Model):
+    """When a run is not worth publishing."""
+
+    max_quarantine_fraction: float = Field(0.05, ge=0.0, le=1.0)
+    """Share of rows in quarantine above which the run fails and the repository stays as it was."""
+
+
+class Config(_Model):
+    """A packing job."""
+
+    sources: tuple[Source, ...] = Field(min_length=1)
+    """Datasets to read, concatenated and shuffled into one."""
+    processor: Processor
+    pack: Pack = Pack()
+    shards: Shards = Shards()
+    quality: Quality = Quality()
+    output: Output
+
+    @model_validator(mode="after")
+    def _check_tree(self) -> "Config":
+        names = [source.name for source in self.sources]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ValueError(f"sources: the name {twice[0]!r} is used twice; give each source its own `name`")
+        if self.output.repo in [source.repo for source in self.sources]:
+            raise ValueError(f"output.repo: {self.output.repo} is also a source; write to another repository")
+        if self.output.split == "validation" and self.shards.validation_fraction:
+            raise ValueError("output.split: 'validation' is where shards.validation_fraction goes; name another split")
+        return self
+
+
+def load(path: str | Path, overrides: Sequence[str] = ()) -> Config:
+    """Read a YAML file and apply overrides (`pack.seq_len=8192`, `sources.0.split=test`; values are YAML).
+
+    Raises ConfigError that names the file or field, the value and what is allowed.
+    """
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"configuration {path}: cannot be read: {error}") from None
+    try:
+        tree = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"configuration {path}: is not YAML: {error}") from None
+    if not isinstance(tree, dict):
+        raise ConfigError(f"configuration {path}: must be a mapping with the keys {', '.join(Config.model_fields)}")
+    for override in overrides:
+        _override(tree, override)
+    return parse(tree)
+
+
+def parse(tree: dict) -> Config:
+    """A Config from plain values. Raises ConfigError with one line for each fault."""
+    try:
+        return Config.model_validate(tree)
+    except ValidationError as error:
+        faults = error.errors()
+        inside = {fault["loc"][:i] for fault in faults for i in range(len(fault["loc"]))}
+        lines = [_message(fault) for fault in faults if fault["loc"] not in inside]
+        raise ConfigError("\n".join(lines)) from None
+
+
+def _message(fault: Any) -> str:
+    field = ".".join(str(part) for part in fault["loc"]) or "configuration"
+    if fault["type"] == "extra_forbidden":
+        return f"{field}: unknown key; allowed here are {', '.join(_allowed(fault['loc'][:-1]))}"
+    if fault["type"] == "missing":
+        return f"{field}: is required"
+    if fault["type"] == "value_error":
+        message = str(fault["ctx"]["error"])
+        return message if field == "configuration" else f"{field}: {message}"
+    return f"{field}: {fault['input']!r} is refused: {fault['msg']}"
+
+
+def _allowed(loc: tuple) -> list[str]:
+    model: Any = Config
+    for part in loc:
+        if not isinstance(part, int):
+            annotation = model.model_fields[part].annotation
+            model = getattr(annotation, "__args__", (annotation,))[0]
+    return list(model.model_fields)
+
+
+def _override(tree: Any, text: str) -> None:
+    key, equals, value = text.partition("=")
+    if not equals or not key:
+        raise ConfigError(f"override {text!r}: must be key=value, as in pack.seq_len=8192")
+    *parents, last = key.split(".")
+    for part in parents:
+        if isinstance(tree, list):
+            tree = tree[_index(tree, part, key)]
+        else:
+            tree = tree.setdefault(part, {})
+        if not isinstance(tree, dict | list):
+            raise ConfigError(f"override {text!r}: {part} is a value, not a group of fields")
+    try:
+        parsed = yaml.safe_load(value)
+    except yaml.YAMLError:
+        raise ConfigError(f"override {text!r}: the value is not YAML") from None
+    if isinstance(tree, list):
+        tree[_index(tree, last, key)] = parsed
+    else:
+        tree[last] = parsed
+
+
+def _index(items: list, part: str, key: str) -> int:
+    if not part.isdecimal() or int(part) >= len(items):
+        raise ConfigError(f"override {key}: {part!r} is no index into a list of {len(items)}")
+    return int(part)
+
+
+def describe(model: type[BaseModel] = Config, prefix: str = "") -> Iterator[str]:
+    """One line a field, for `--help`: its dotted name, default and meaning."""
+    for name, field in model.model_fields.items():
+        annotation = field.annotation
+        args = getattr(annotation, "__args__", ())
+        inner = next((a for a in (annotation, *args) if isinstance(a, type) and issubclass(a, BaseModel)), None)
+        dotted = f"{prefix}{name}"
+        if inner is None:
+            default = "required" if field.is_required() else f"default {field.default!r}"
+            yield f"  {dotted} ({default})\n      {field.description}"
+        else:
+            yield from describe(inner, f"{dotted}.N." if args else f"{dotted}.")

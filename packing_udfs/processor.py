@@ -1,0 +1,90 @@
+"""A processor as bytes: fetched once at a pinned revision, named by a hash of its files, loaded wherever it is sent.
+
+The job's workers and the driver must encode with the same files, and a worker may have no access to the driver's
+disk or to the Hub. So the few files are read once, sent along, and their SHA-256 goes into the manifest, where the
+reader checks it. Code in a processor's repository is never run.
+"""
+
+import hashlib
+import tempfile
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+_PATTERNS = ("*.json", "*.jinja", "*.txt", "*.model")
+_MAX_BYTES = 256 << 20
+
+
+class ProcessorError(ValueError):
+    """A processor that cannot be found or used; the message names its path and what to do."""
+
+
+@dataclass(frozen=True)
+class ProcessorFiles:
+    """The files of a processor: `name` is the path or repository asked for, `revision` its commit (None if local)."""
+
+    name: str
+    revision: str | None
+    files: tuple[tuple[str, bytes], ...]
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 over names and contents."""
+        digest = hashlib.sha256()
+        for name, data in self.files:
+            digest.update(f"{name}\0{len(data)}\0".encode())
+            digest.update(data)
+        return digest.hexdigest()
+
+    def load(self):
+        """The processor. Raises ProcessorError when transformers cannot build it without running foreign code."""
+        from transformers import AutoProcessor
+
+        with tempfile.TemporaryDirectory(prefix="processor-") as folder:
+            for name, data in self.files:
+                path = Path(folder, name)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(data)
+            try:
+                processor = AutoProcessor.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
+            except (OSError, ValueError, ImportError, KeyError, AttributeError) as error:
+                message = str(error).replace(folder, self.name)
+                raise ProcessorError(f"processor.path: {self.name} cannot be loaded: {message}") from None
+        if not hasattr(processor, "image_processor"):
+            raise ProcessorError(f"processor.path: {self.name} is a {type(processor).__name__}, which takes no images")
+        return processor
+
+
+def fetch(path: str, revision: str = "main") -> ProcessorFiles:
+    """Read a processor's files from a local directory, or from a Hub repository at `revision`.
+
+    Raises ProcessorError when there is no such directory or repository, or it has no processor files.
+    """
+    if Path(path).is_dir():
+        folder, commit = Path(path), None
+    else:
+        folder, commit = _download(path, revision)
+    names = sorted({file.relative_to(folder).as_posix() for pattern in _PATTERNS for file in folder.rglob(pattern)})
+    names = [name for name in names if not any(part.startswith(".") for part in Path(name).parts)]
+    files = tuple((name, (folder / name).read_bytes()) for name in names)
+    if not any(Path(name).name in ("processor_config.json", "preprocessor_config.json") for name in names):
+        raise ProcessorError(f"processor.path: {path} has no processor_config.json or preprocessor_config.json")
+    num_bytes = sum(len(data) for _, data in files)
+    if num_bytes > _MAX_BYTES:
+        raise ProcessorError(f"processor.path: {path} has {num_bytes} bytes of configuration, more than {_MAX_BYTES}")
+    return ProcessorFiles(path, commit, files)
+
+
+def _download(path: str, revision: str) -> tuple[Path, str]:
+    from huggingface_hub import HfApi, snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+
+    try:
+        commit = HfApi().model_info(path, revision=revision).sha
+        return Path(snapshot_download(path, revision=commit, allow_patterns=list(_PATTERNS))), commit
+    except HFValidationError:
+        raise ProcessorError(f"processor.path: {path!r} is neither a directory nor a repository owner/name") from None
+    except HfHubHTTPError as error:
+        raise ProcessorError(
+            f"processor.path: {path!r} is no directory, and no model repository at revision {revision!r}: {error}"
+        ) from None
