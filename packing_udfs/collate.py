@@ -1,0 +1,135 @@
+"""Packs to a batch: padding, and everything a model needs to keep the samples of a pack apart.
+
+Nothing of this is stored: it all follows from `sample_lengths`. Padding to seq_len exists in the batch only, behind the
+last sample of a row. Worked example, one pack of two samples of 3 and 2 tokens, seq_len 7:
+
+    input_ids       [5, 6, 7, 8, 9, 0, 0]
+    segment_ids     [1, 1, 1, 2, 2, 0, 0]      samples count from 1, padding is 0
+    position_ids    [0, 1, 2, 0, 1, 0, 1]      start again with each sample, and with the padding
+    attention_mask  [1, 1, 1, 1, 1, 0, 0]      padding only
+    cu_seqlens      [0, 3, 5, 7]               over the flattened batch, padding as one more sequence of its row
+
+An attention mask of ones lets samples see each other. What keeps them apart is, by the model's attention:
+`cu_seqlens` and `max_seqlen` (FlashAttention's varlen kernels; the padding is a sequence of its own, so the last entry
+is the number of tokens in the batch and every query has a key), `position_ids` (transformers finds the same sequences
+from its zeros), `segment_ids` (FlexAttention's mask functions) or `block_mask` (SDPA and eager).
+
+Labels are unshifted, as transformers' models take them; a sample's first token is never a target, so no shift can
+teach the end of one sample to predict the start of the next.
+"""
+
+from collections.abc import Sequence
+
+import torch
+
+from packing_udfs.contract import IGNORE_INDEX, ContractError
+from packing_udfs.images import ImageError, decode
+
+
+def collate(packs: Sequence[dict], seq_len: int, *, processor=None, pad_token_id: int = 0, images: str = "pil") -> dict:
+    """A batch of `packs`, as `packing_udfs.row_groups.Packs` gives them.
+
+    B packs, S = seq_len, N images in the batch:
+    input_ids, labels, attention_mask, position_ids: int64 [B, S]; labels are -100 in padding.
+    segment_ids: int32 [B, S]. cu_seqlens: int32 [number of sequences + 1]. max_seqlen: int, the longest sequence.
+    sample_ids: list of B int64 [num_samples]; sample_sources: list of B lists of str.
+    num_label_tokens: int64 [B], to weight a loss over ranks. is_padding: bool [B], packs that only fill a step.
+    image_sizes: int32 [N, 2], (height, width) in pixels.
+    images: list of B lists, PIL images (images="pil") or encoded bytes ("bytes"); absent with None or a processor.
+    With `processor`: what its image processor returns for the images, a row of tiles a pack where the model takes
+    them so (Idefics3: pixel_values [B, tiles, 3, H, W]) and else all in one; absent when there is no image.
+
+    Raises ContractError for an image that does not decode or has another size than the pack says, ValueError for a
+    pack longer than seq_len.
+    """
+    batch = _tokens(packs, seq_len, pad_token_id)
+    batch["sample_ids"] = [pack["sample_ids"].clone() for pack in packs]
+    batch["sample_sources"] = [pack["sample_sources"] for pack in packs]
+    batch["num_label_tokens"] = torch.tensor([pack["num_label_tokens"] for pack in packs])
+    batch["is_padding"] = torch.tensor([pack.get("is_padding", False) for pack in packs])
+    batch["image_sizes"] = torch.cat([pack["image_sizes"] for pack in packs])
+    if processor is not None:
+        batch |= pixels(processor, [decode_images(pack) for pack in packs])
+    elif images == "pil":
+        batch["images"] = [decode_images(pack) for pack in packs]
+    elif images == "bytes":
+        batch["images"] = [pack["images"] for pack in packs]
+    return batch
+
+
+def _tokens(packs: Sequence[dict], seq_len: int, pad_token_id: int) -> dict:
+    shape = (len(packs), seq_len)
+    input_ids = torch.full(shape, pad_token_id)
+    labels = torch.full(shape, IGNORE_INDEX)
+    segment_ids = torch.zeros(shape, dtype=torch.int32)
+    position_ids = torch.empty(shape, dtype=torch.int64)
+    lengths = []
+    for i, pack in enumerate(packs):
+        num_tokens = len(pack["input_ids"])
+        if num_tokens > seq_len:
+            raise ValueError(f"{_where(pack)}: {num_tokens} tokens, seq_len={seq_len}: use the one it was packed with")
+        input_ids[i, :num_tokens] = pack["input_ids"]
+        labels[i, :num_tokens] = pack["labels"]
+        of_pack = pack["sample_lengths"].long()
+        segment_ids[i, :num_tokens] = torch.arange(1, len(of_pack) + 1, dtype=torch.int32).repeat_interleave(of_pack)
+        if num_tokens < seq_len:
+            of_pack = torch.cat([of_pack, torch.tensor([seq_len - num_tokens])])
+        starts = of_pack.cumsum(0) - of_pack
+        position_ids[i] = torch.arange(seq_len) - starts.repeat_interleave(of_pack)
+        lengths.append(of_pack)
+    lengths = torch.cat(lengths)
+    return {
+        "input_ids": input_ids,
+        "labels": labels,
+        "attention_mask": (segment_ids > 0).long(),
+        "position_ids": position_ids,
+        "segment_ids": segment_ids,
+        "cu_seqlens": torch.cat([torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)]).int(),
+        "max_seqlen": int(lengths.max()),
+    }
+
+
+def block_mask(segment_ids: torch.Tensor) -> torch.Tensor:
+    """Who may attend to whom, for `scaled_dot_product_attention`: segment_ids [B, S] to bool [B, 1, S, S].
+
+    A token sees itself and what comes before it in its own sample. Padding sees padding, so no row is all false, which
+    would make its softmax NaN.
+    """
+    same = segment_ids[:, None, :, None] == segment_ids[:, None, None, :]
+    return same.tril()
+
+
+def decode_images(pack: dict) -> list:
+    """The pack's images as PIL images, RGB, upright. Raises ContractError naming the pack when one does not decode or
+    is not of the size in `image_sizes`: its placeholders would not fit its pixels."""
+    decoded = []
+    for i, (data, size) in enumerate(zip(pack["images"], pack["image_sizes"].tolist(), strict=True)):
+        try:
+            image = decode(data)
+        except ImageError as error:
+            raise ContractError(f"{_where(pack)}: image {i} does not decode: {error}") from error
+        if [image.height, image.width] != size:
+            raise ContractError(
+                f"{_where(pack)}: image {i} decodes to {image.height} × {image.width} pixels (height × width), "
+                f"encoded were {size[0]} × {size[1]}"
+            )
+        decoded.append(image)
+    return decoded
+
+
+def pixels(processor, images: Sequence[list]) -> dict:
+    """What the processor's image processor makes of the images of each pack: the tensors its model takes.
+
+    A processor whose model takes images by batch row (it returns a `pixel_attention_mask`) is given one list a pack, a
+    pack without images an empty one; the others are given all images in order.
+    """
+    if not any(images):
+        return {}
+    image_processor = processor.image_processor
+    by_row = "pixel_attention_mask" in image_processor.model_input_names
+    given = list(images) if by_row else [image for of_pack in images for image in of_pack]
+    return dict(image_processor(images=given, return_tensors="pt"))
+
+
+def _where(pack: dict) -> str:
+    return f"{pack['file']} row group {pack['row_group']} row {pack['row']}"

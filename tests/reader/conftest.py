@@ -1,0 +1,80 @@
+"""Small packed datasets by the contract, made without Spark."""
+
+import io
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from PIL import Image
+
+from packing_udfs import contract, manifest
+from packing_udfs.shard_file import write_shard
+
+SEQ_LEN = 32
+
+
+def jpeg(rng: np.random.Generator, height: int, width: int) -> bytes:
+    """Noise, so that it does not compress."""
+    buffer = io.BytesIO()
+    Image.fromarray(rng.integers(0, 256, (height, width, 3), dtype=np.uint8)).save(buffer, "JPEG", quality=95)
+    return buffer.getvalue()
+
+
+def make_pack(rng: np.random.Generator, number: int, edge: int) -> dict:
+    """A pack of one to three samples whose ids are 10 × number + its place, each with up to two images."""
+    lengths = rng.integers(2, SEQ_LEN // 3, size=rng.integers(1, 4)).tolist()
+    num_images = [int(rng.integers(0, 3)) for _ in lengths]
+    sizes = rng.integers(edge, 2 * edge, size=(sum(num_images), 2)).tolist()
+    ids = rng.integers(1, 1000, sum(lengths)).tolist()
+    starts = np.cumsum([0, *lengths[:-1]])
+    labels = [contract.IGNORE_INDEX if i in starts else token for i, token in enumerate(ids)]
+    return {
+        "input_ids": ids,
+        "labels": labels,
+        "sample_lengths": lengths,
+        "sample_num_images": num_images,
+        "image_num_tokens": [1] * len(sizes),
+        "image_sizes": [{"height": h, "width": w} for h, w in sizes],
+        "sample_ids": [10 * number + i for i in range(len(lengths))],
+        "sample_sources": ["photos"] * len(lengths),
+        "images": [{"bytes": jpeg(rng, h, w), "path": None} for h, w in sizes],
+        "num_tokens": len(ids),
+        "num_label_tokens": len(ids) - len(lengths),
+        "num_images": len(sizes),
+        "vision_cost": len(sizes),
+    }
+
+
+def write_dataset(folder: Path, row_groups: list[list[int]], *, edge: int = 8, seed: int = 0, split="train") -> Path:
+    """Write a split: for each file the number of packs in each of its row groups."""
+    rng = np.random.default_rng(seed)
+    number, rows = 0, []
+    (folder / "data" / split).mkdir(parents=True, exist_ok=True)
+    (folder / "manifest").mkdir(exist_ok=True)
+    for i, sizes in enumerate(row_groups):
+        tables = []
+        for size in sizes:
+            packs = [make_pack(rng, number + j, edge) for j in range(size)]
+            tables.append(pa.Table.from_pylist(packs, schema=contract.PACK_SCHEMA))
+            number += size
+        name = f"data/{split}/{i:05d}.parquet"
+        rows.append(write_shard(str(folder / name), name, tables))
+    info = {"config": {"pack": {"seq_len": SEQ_LEN}}, "seed": seed}
+    info_json, row_group_rows = manifest.dump(info, pa.concat_tables(rows))
+    (folder / contract.MANIFEST_JSON.format(split=split)).write_bytes(info_json)
+    (folder / contract.MANIFEST_PARQUET.format(split=split)).write_bytes(row_group_rows)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def packed(tmp_path_factory) -> Path:
+    """50 packs: 12 row groups of 4 in three files, and one of 2."""
+    return write_dataset(tmp_path_factory.mktemp("packed"), [[4] * 4, [4] * 4, [4] * 4 + [2]])
+
+
+def rewrite_info(folder: Path, split: str = "train", **changes) -> None:
+    """Change keys of a manifest's JSON file in place."""
+    path = folder / contract.MANIFEST_JSON.format(split=split)
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
