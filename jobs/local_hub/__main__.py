@@ -1,0 +1,37 @@
+"""Serve a Hub until interrupted: `python -m jobs.local_hub ROOT [--port 8765] [--no-xet] [--log FILE]`.
+
+Prints the lines to `eval` in the shell of a client. The token is HF_TOKEN of this process, or a default that is
+no secret; it is never an argument, as those show in process lists.
+"""
+
+import argparse
+import os
+import shlex
+import signal
+from pathlib import Path
+
+from .server import DEFAULT_TOKEN, LocalHub
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m jobs.local_hub", description="Serve a local Hub.")
+    parser.add_argument("root", type=Path, help="folder that holds the Hub; made if missing")
+    parser.add_argument("--port", type=int, default=8765, help="0 takes a free one (default: %(default)s)")
+    parser.add_argument("--no-xet", action="store_true", help="store large files by LFS only")
+    parser.add_argument("--log", type=Path, help="append a JSON line per request to this file")
+    arguments = parser.parse_args()
+    token = os.environ.get("HF_TOKEN") or DEFAULT_TOKEN
+    hub = LocalHub(arguments.root, port=arguments.port, xet=not arguments.no_xet, token=token, log_path=arguments.log)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        with hub:
+            for name, value in hub.environment().items():
+                if name != "HF_TOKEN" or token == DEFAULT_TOKEN:
+                    print(f"export {name}={shlex.quote(value)}", flush=True)
+            hub.wait()
+    except KeyboardInterrupt:
+        pass
+
+
+if __name__ == "__main__":
+    main()

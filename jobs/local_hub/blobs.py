@@ -1,0 +1,67 @@
+"""File contents that are stored as they are: regular files by git's blob id, LFS files by their sha256.
+
+    ROOT/blobs/<40 hex digits>   regular: sha1 of "blob <size>\\0" + content, as git names a blob
+    ROOT/blobs/<64 hex digits>   LFS: sha256 of the content
+
+A body is hashed while it is written to a draft, so the largest one costs a buffer of memory, and gets its name
+only if the hash is the one it was announced under.
+"""
+
+import hashlib
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from .disk import Disk
+from .errors import HubError
+
+
+def git_blob_id(data: bytes) -> str:
+    """The object id that git gives to a file's content (40 hex digits)."""
+    return hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
+
+
+def lfs_pointer(sha256: str, size: int) -> bytes:
+    """The file that git holds in place of an LFS object (git-lfs specification, version 1)."""
+    return f"version https://git-lfs.github.com/spec/v1\noid sha256:{sha256}\nsize {size}\n".encode()
+
+
+class Blobs:
+    """The contents under `ROOT/blobs`."""
+
+    def __init__(self, disk: Disk):
+        self.disk = disk
+        self.folder = disk.folder("blobs")
+
+    def path(self, oid: str) -> Path:
+        """Where the content of this id is or would be."""
+        return self.folder / oid
+
+    def size(self, oid: str) -> int | None:
+        """Bytes of a content, or None when it is not held."""
+        try:
+            return os.path.getsize(self.path(oid))
+        except FileNotFoundError:
+            return None
+
+    def put_regular(self, data: bytes) -> str:
+        """Store the content of a regular file and return its git blob id."""
+        oid = git_blob_id(data)
+        if self.size(oid) is None:
+            self.disk.write(self.path(oid), data)
+        return oid
+
+    def put_lfs(self, sha256: str, pieces: Iterable[bytes]) -> None:
+        """Store an LFS body.
+
+        Raises:
+            HubError: 400, the body's sha256 is another one; nothing is stored.
+        """
+        digest = hashlib.sha256()
+        with self.disk.draft() as file:
+            for piece in pieces:
+                digest.update(piece)
+                file.write(piece)
+            if digest.hexdigest() != sha256:
+                raise HubError(400, f"the body's sha256 is {digest.hexdigest()}, not {sha256}: upload it again")
+            self.disk.publish(file, self.path(sha256))

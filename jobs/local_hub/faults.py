@@ -1,0 +1,139 @@
+"""Faults on order, so that tests can see what a client does when the Hub fails it.
+
+    fault = hub.inject(route="commit", status=429, headers={"Retry-After": "1"}, times=2)
+    ...
+    assert fault.hits == 2
+
+A fault is a filter (route, method, path) with one thing to do to the requests that pass it. Requests are counted
+under a lock: `skip` of them go by, the next `times` are hit, the rest go by. The first fault that hits a request
+is the only one. A reset closes the connection with RST, which clients see as "connection reset by peer".
+"""
+
+import re
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+
+class ConnectionCutError(ConnectionError):
+    """The connection is to be reset now."""
+
+
+@dataclass
+class Fault:
+    """What to do to which requests; everything that is None or 0 is left alone.
+
+    Attributes:
+        route: name of the route (`RequestRecord.route`), e.g. "commit", "lfs_put", "resolve"; None is any.
+        method: HTTP method; None is any.
+        path: regular expression searched in the request's path and query; None is any.
+        times: how many requests to hit; None is all.
+        skip: matching requests to let go by first.
+        status: answer this status (e.g. 429, 503, 507 for a full store) without doing anything.
+        headers: headers of that answer, e.g. {"Retry-After": "1"}.
+        delay: seconds to wait before anything else.
+        reset: "before" the request is handled, or "after" it was, without an answer (a lost answer).
+        cut_upload: reset after this many bytes of the request's body.
+        cut_answer: reset after this many bytes of the answer's body.
+        drip: send the answer's body in pieces of (bytes, seconds between them).
+        hits: how many requests were hit so far.
+    """
+
+    route: str | None = None
+    method: str | None = None
+    path: str | None = None
+    times: int | None = 1
+    skip: int = 0
+    status: int | None = None
+    headers: dict[str, str] = field(default_factory=dict)
+    delay: float = 0
+    reset: str | None = None
+    cut_upload: int | None = None
+    cut_answer: int | None = None
+    drip: tuple[int, float] | None = None
+    hits: int = field(default=0, init=False)
+
+    def __post_init__(self):
+        if self.reset not in (None, "before", "after"):
+            raise ValueError(f'reset: {self.reset!r} is not "before" or "after"')
+
+    def matches(self, route: str, method: str, path: str) -> bool:
+        return (
+            self.route in (None, route)
+            and self.method in (None, method)
+            and (self.path is None or re.search(self.path, path) is not None)
+        )
+
+    def begin(self) -> None:
+        """Before the request is handled."""
+        time.sleep(self.delay)
+        if self.reset == "before":
+            raise ConnectionCutError
+
+    def end(self) -> None:
+        """After it was handled, before the answer."""
+        if self.reset == "after":
+            raise ConnectionCutError
+
+    def upload(self, pieces: Iterable[bytes]) -> Iterable[bytes]:
+        """The request's body as the Hub gets to see it."""
+        return pieces if self.cut_upload is None else _cut(pieces, self.cut_upload)
+
+    @property
+    def spoils_answer(self) -> bool:
+        """Whether `answer` does anything."""
+        return self.cut_answer is not None or self.drip is not None
+
+    def answer(self, pieces: Iterable[bytes | memoryview]) -> Iterable[bytes | memoryview]:
+        """The answer's body as it is sent."""
+        if self.drip is not None:
+            pieces = _drip(pieces, *self.drip)
+        return pieces if self.cut_answer is None else _cut(pieces, self.cut_answer)
+
+
+def _cut(pieces: Iterable[bytes | memoryview], num_bytes: int) -> Iterator[bytes | memoryview]:
+    for piece in pieces:
+        if len(piece) >= num_bytes:
+            yield piece[:num_bytes]
+            raise ConnectionCutError
+        num_bytes -= len(piece)
+        yield piece
+
+
+def _drip(pieces: Iterable[bytes | memoryview], num_bytes: int, seconds: float) -> Iterator[bytes | memoryview]:
+    for piece in pieces:
+        for start in range(0, len(piece), num_bytes):
+            yield piece[start : start + num_bytes]
+            time.sleep(seconds)
+
+
+class Faults:
+    """The faults of a Hub, in the order they were injected."""
+
+    def __init__(self):
+        self._lock = threading.Lock()
+        self._faults: list[Fault] = []
+
+    def add(self, fault: Fault) -> Fault:
+        with self._lock:
+            self._faults.append(fault)
+        return fault
+
+    def clear(self) -> None:
+        """Take all faults away."""
+        with self._lock:
+            self._faults.clear()
+
+    def hit(self, route: str, method: str, path: str) -> Fault | None:
+        """The fault for a request, counted."""
+        with self._lock:
+            for fault in self._faults:
+                if not fault.matches(route, method, path):
+                    continue
+                if fault.skip:
+                    fault.skip -= 1
+                elif fault.times is None or fault.hits < fault.times:
+                    fault.hits += 1
+                    return fault
+        return None

@@ -1,0 +1,67 @@
+"""File contents: reading them by path, and uploading them by LFS.
+
+LFS uploads are "basic": one PUT of the whole body to a signed address, of any size. Multipart is something the
+server offers and clients never ask for, so it is not here.
+"""
+
+import hmac
+
+from .errors import HubError
+from .routing import Answer, Call, FilePart, error_answer, json_answer, route
+
+
+@route("GET", "/{kind}/{repo}/resolve/{revision}/{path*}", "/{repo}/resolve/{revision}/{path*}")
+def resolve(call: Call, repo: str, revision: str, path: str, kind: str = "models") -> Answer:
+    """A file's bytes or a range of them, from wherever they are stored, and the headers that clients cache by."""
+    hub, found = call.hub, call.repo(kind, repo)
+    commit = found.commit(revision)
+    headers = [("X-Repo-Commit", commit["oid"])]
+    entry = commit["files"].get(path)
+    if entry is None:
+        # The header lets clients remember that this commit does not have the file.
+        return error_answer(HubError(404, f"Entry not found: {path}", "EntryNotFound"), headers)
+    oid, size = entry.get("lfs", entry["oid"]), entry["size"]
+    headers += [("ETag", f'"{oid}"'), ("Accept-Ranges", "bytes"), ("Content-Type", "application/octet-stream")]
+    if "lfs" in entry:
+        headers += [("X-Linked-Etag", f'"{oid}"'), ("X-Linked-Size", str(size))]
+    xet_hash = hub.xet_hash(entry)
+    if xet_hash:
+        token = f"{call.base}/api/{kind}/{found.id}/xet-read-token/{commit['oid']}"
+        headers += [("X-Xet-Hash", xet_hash), ("Link", f'<{token}>; rel="xet-auth"')]
+    start, end, status = call.span(size)
+    if status == 206:
+        headers.append(("Content-Range", f"bytes {start}-{end - 1}/{size}"))
+    if hub.blobs.size(oid) is not None:
+        return Answer(FilePart(hub.blobs.path(oid), start, end), status, headers)
+    if xet_hash is None:
+        raise HubError(409, f"{path} was uploaded by Xet and this Hub runs without it")
+    return Answer(hub.cas.read(xet_hash, start, end), status, headers, end - start)
+
+
+@route(
+    "POST",
+    "/{kind}/{repo}.git/info/lfs/objects/batch",
+    "/{repo}.git/info/lfs/objects/batch",
+    access="write",
+)
+def lfs_batch(call: Call, repo: str, kind: str = "models") -> Answer:
+    """Where to upload each object (git-lfs batch API); objects that are held already get no action."""
+    call.repo(kind, repo)
+    out = []
+    for item in call.json().get("objects", []):
+        oid = str(item["oid"])
+        answer = {"oid": oid, "size": item["size"]}
+        if call.hub.lfs_size(oid) is None:
+            address = f"{call.base}/lfs/{oid}/{call.hub.sign('lfs', oid)}"
+            answer["actions"] = {"upload": {"href": address}}
+        out.append(answer)
+    headers = [("Content-Type", "application/vnd.git-lfs+json")]
+    return json_answer({"transfer": "basic", "objects": out}, headers=headers)
+
+
+@route("PUT", "/lfs/{oid}/{signature}", access="signed")
+def lfs_put(call: Call, oid: str, signature: str) -> Answer:
+    if not hmac.compare_digest(call.hub.sign("lfs", oid), signature):
+        raise HubError(403, "the upload address is not one of this Hub's")
+    call.hub.blobs.put_lfs(oid, call.pieces)
+    return Answer(headers=[("ETag", f'"{oid}"')])

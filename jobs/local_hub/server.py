@@ -1,0 +1,344 @@
+"""The HTTP server, and `LocalHub`, which owns it and the store.
+
+The standard library's ThreadingHTTPServer carries it. What an asynchronous framework would add (thousands of
+connections, middleware) isn't needed by the dozen clients of one machine, and what matters here it does as well:
+connections are kept alive, a plain file goes out by sendfile, a Xet file by scatter-gather writes of decoded
+chunks, and hashing, LZ4, file and socket calls release the GIL. It costs no dependency and a small range is
+answered in well under a millisecond. A thread per connection also makes faults (delay, drip, reset) a plain
+sleep or close.
+
+Only 127.0.0.1 is listened to.
+"""
+
+import errno
+import hashlib
+import hmac
+import os
+import socket
+import struct
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+from . import account_routes, file_routes, pull_routes, repo_routes, xet_routes  # noqa: F401 - they add routes
+from .blobs import Blobs
+from .cas import Cas
+from .disk import Disk
+from .errors import HubError
+from .faults import ConnectionCutError, Fault, Faults
+from .repos import Repos
+from .request_log import RequestLog, RequestRecord
+from .routing import Answer, Call, FilePart, Route, error_answer, find
+
+DEFAULT_TOKEN = "hf_local"
+PIECE_BYTES = 1 << 20
+MAX_BUFFERS = 512  # of one scatter-gather write; the system takes 1024
+SMALL_BYTES = 256 << 10  # below, a file is read and sent together with its headers
+
+
+class LocalHub:
+    """A Hugging Face Hub for one machine, in one folder.
+
+        with LocalHub(root) as hub:
+            api = HfApi(endpoint=hub.url, token=hub.token)
+            subprocess.run(..., env={**os.environ, **hub.environment()})
+
+    Args:
+        root: the folder that holds everything; made if missing, one Hub at a time.
+        port: 0 takes a free one.
+        xet: answer Xet requests; without it clients need HF_HUB_DISABLE_XET=1, as `environment()` says.
+        token: what writes, and reads of private repositories, must carry.
+        page_size: entries of one page of a listing.
+        log_path: a file to append a JSON line per request to.
+
+    Raises:
+        ValueError: another Hub serves this root (from `start`).
+    """
+
+    def __init__(
+        self,
+        root: str | Path,
+        *,
+        port: int = 0,
+        xet: bool = True,
+        token: str = DEFAULT_TOKEN,
+        page_size: int = 1000,
+        log_path: str | Path | None = None,
+    ):
+        self.root = Path(root).absolute()
+        self.port = port
+        self.xet = xet
+        self.token = token
+        self.page_size = page_size
+        self.log_path = Path(log_path) if log_path else None
+        self.faults = Faults()
+
+    def start(self) -> "LocalHub":
+        """Open the root and serve it from threads of this process."""
+        self.disk = Disk(self.root)
+        self.blobs = Blobs(self.disk)
+        self.cas = Cas(self.disk) if self.xet else None
+        self.repos = Repos(self.disk)
+        self.requests = RequestLog(self.log_path)
+        self._server = _Server(("127.0.0.1", self.port), _Handler, self)
+        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
+        self._thread = threading.Thread(target=self._server.serve_forever, name="local-hub", daemon=True)
+        self._thread.start()
+        return self
+
+    def stop(self) -> None:
+        """Stop serving, end open connections and let go of the root."""
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+        self._server.end_connections()
+        self.requests.close()
+        self.disk.close()
+
+    def wait(self) -> None:
+        """Serve until the process is interrupted."""
+        self._thread.join()
+
+    def __enter__(self) -> "LocalHub":
+        return self.start()
+
+    def __exit__(self, *exception) -> None:
+        self.stop()
+
+    def inject(self, **fault) -> Fault:
+        """Make requests fail: see `faults.Fault` for the arguments and for what is returned."""
+        return self.faults.add(Fault(**fault))
+
+    def environment(self) -> dict[str, str]:
+        """The environment variables that a client process needs to use this Hub and nothing else.
+
+        Set them before the client imports huggingface_hub, and before a JVM starts. HF_HOME is inside the root,
+        so that wiping the root wipes what the client remembers of it.
+        """
+        out = {
+            "HF_ENDPOINT": self.url,
+            "HF_TOKEN": self.token,
+            "HF_HOME": str(self.root / "home"),
+            "HF_HUB_DISABLE_TELEMETRY": "1",
+            "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+            "HF_UPDATE_DOWNLOAD_COUNTS": "0",
+        }
+        return out if self.xet else {**out, "HF_HUB_DISABLE_XET": "1"}
+
+    def sign(self, *parts: str) -> str:
+        """A signature of a capability that this Hub hands out and later takes back, in a URL or a token."""
+        return hmac.new(self.token.encode(), "\0".join(parts).encode(), hashlib.sha256).hexdigest()[:32]
+
+    def lfs_size(self, sha256: str) -> int | None:
+        """Bytes of an LFS object, whichever way it was uploaded, or None."""
+        if self.cas and (name := self.cas.by_sha256.get(sha256)):
+            return self.cas.files[name].size
+        return self.blobs.size(sha256)
+
+    def xet_hash(self, entry: dict) -> str | None:
+        """The Xet hash of a file of a commit, if it was uploaded that way."""
+        return self.cas.by_sha256.get(entry.get("lfs", "")) if self.cas else None
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 128
+
+    def __init__(self, address, handler, hub: LocalHub):
+        self.hub = hub
+        self.connections: dict[socket.socket, threading.Thread] = {}
+        super().__init__(address, handler)
+
+    def server_bind(self) -> None:
+        # HTTPServer's own looks up the host's name, which can take seconds without a network.
+        socket.socket.bind(self.socket, self.server_address)
+        self.server_address = self.socket.getsockname()
+        self.server_name, self.server_port = self.server_address
+
+    def process_request(self, request, client_address) -> None:
+        arguments = (request, client_address)
+        thread = threading.Thread(target=self.process_request_thread, args=arguments, daemon=True)
+        self.connections[request] = thread
+        thread.start()
+
+    def shutdown_request(self, request) -> None:
+        self.connections.pop(request, None)
+        super().shutdown_request(request)
+
+    def end_connections(self) -> None:
+        """Break the kept-alive connections and wait for their threads."""
+        for connection, thread in list(self.connections.items()):
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+            thread.join(timeout=5)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    server: _Server
+
+    def log_message(self, format, *args) -> None:
+        """Nothing: the request log is kept by `respond`."""
+
+    def respond(self) -> None:
+        """Answer one request and record it."""
+        hub, started = self.server.hub, time.perf_counter()
+        self.num_in = self.num_out = self.status = 0
+        path, _, query = self.path.partition("?")
+        found = find(self.command, path)
+        name = found[0].function.__name__ if found else "none"
+        hub.requests.begin()
+        try:
+            fault = hub.faults.hit(name, self.command, self.path)
+            pieces = iter(fault.upload(self._body())) if fault else self._body()
+            if fault:
+                fault.begin()
+            call = Call(hub, self.headers, path, query, pieces, self._bearer(), f"http://{self.headers.get('Host')}")
+            answer = self._answer(call, found, fault)
+            for _ in pieces:  # what was not read would be taken for the next request
+                pass
+            if fault:
+                fault.end()
+            self._send(answer, fault)
+        except ConnectionCutError:
+            # Closing with a linger time of 0 sends RST instead of FIN.
+            self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            self.connection.close()
+            self.close_connection = True
+        except ConnectionError:
+            self.close_connection = True
+        finally:
+            seconds = round(time.perf_counter() - started, 6)
+            span, agent = self.headers.get("Range"), self.headers.get("User-Agent", "")
+            sizes = self.status, self.num_in, self.num_out
+            hub.requests.end(RequestRecord(self.command, name, *sizes, self.path, seconds, span, agent))
+
+    do_GET = do_HEAD = do_POST = do_PUT = do_DELETE = respond  # noqa: N815
+
+    def _bearer(self) -> str | None:
+        kind, _, token = self.headers.get("Authorization", "").partition(" ")
+        return token if kind == "Bearer" else None
+
+    def _answer(self, call: Call, found: tuple[Route, dict[str, str]] | None, fault: Fault | None) -> Answer:
+        if fault and fault.status:
+            return error_answer(HubError(fault.status, "injected fault"), fault.headers.items())
+        try:
+            if found is None:
+                raise HubError(404, f"this Hub has no route for {self.command} {call.path}")
+            route, parameters = found
+            if route.access != "signed":
+                _authenticate(call, route.access)
+            return route.function(call, **parameters)
+        except HubError as error:
+            return error_answer(error)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            return error_answer(HubError(507, f"the store is full: {error.strerror}"))
+
+    def _body(self) -> Iterator[bytes]:
+        """The request's body in pieces of at most PIECE_BYTES."""
+        if self.headers.get("Transfer-Encoding", "").lower() == "chunked":
+            while size := int(self._line().split(b";")[0], 16):
+                yield from self._exactly(size)
+                self._line()
+            while self._line().strip():  # trailers
+                pass
+        else:
+            yield from self._exactly(int(self.headers.get("Content-Length") or 0))
+
+    def _line(self) -> bytes:
+        line = self.rfile.readline(1024)
+        if not line.endswith(b"\n"):
+            raise ConnectionAbortedError("the body ended in a chunk header")
+        return line
+
+    def _exactly(self, size: int) -> Iterator[bytes]:
+        while size:
+            piece = self.rfile.read(min(size, PIECE_BYTES))
+            if not piece:
+                raise ConnectionAbortedError("the body was cut short")
+            size -= len(piece)
+            self.num_in += len(piece)
+            yield piece
+
+    def _send(self, answer: Answer, fault: Fault | None) -> None:
+        length = answer.length()
+        self.status = answer.status
+        lines = [f"HTTP/1.1 {answer.status} {self.responses.get(answer.status, ('Unknown',))[0]}"]
+        lines += [f"{name}: {value}" for name, value in answer.headers]
+        lines.append(f"Content-Length: {length}")
+        if self.close_connection:
+            lines.append("Connection: close")
+        head = "\r\n".join([*lines, "", ""]).encode("latin-1")
+        if self.command == "HEAD" or not length:
+            self.connection.sendall(head)
+        elif fault and fault.spoils_answer:
+            self.connection.sendall(head)
+            for piece in fault.answer(_pieces(answer.body)):
+                self._write([piece])
+        elif isinstance(answer.body, FilePart):
+            self._send_file(head, answer.body)
+        else:
+            self._send_pieces(head, _pieces(answer.body))
+
+    def _send_pieces(self, head: bytes, pieces: Iterable[bytes | memoryview]) -> None:
+        batch: list[bytes | memoryview] = [head]
+        size = 0
+        self.num_out -= len(head)
+        for piece in pieces:
+            batch.append(piece)
+            size += len(piece)
+            if size >= PIECE_BYTES or len(batch) == MAX_BUFFERS:
+                self._write(batch)
+                batch, size = [], 0
+        self._write(batch)
+
+    def _write(self, buffers: list[bytes | memoryview]) -> None:
+        """Send buffers in one system call, or as many as it takes."""
+        views = [memoryview(b) for b in buffers if len(b)]
+        while views:
+            sent = self.connection.sendmsg(views)
+            self.num_out += sent
+            while views and sent >= len(views[0]):
+                sent -= len(views.pop(0))
+            if sent:
+                views[0] = views[0][sent:]
+
+    def _send_file(self, head: bytes, part: FilePart) -> None:
+        with open(part.path, "rb", buffering=0) as file:
+            start, end = part.start, part.end
+            if end - start <= SMALL_BYTES:
+                self._send_pieces(head, [os.pread(file.fileno(), end - start, start)])
+                return
+            self.connection.sendall(head)
+            while start < end:
+                sent = os.sendfile(self.connection.fileno(), file.fileno(), start, end - start)
+                assert sent, f"{part.path} is shorter than {end} bytes"
+                start += sent
+                self.num_out += sent
+
+
+def _authenticate(call: Call, access: str) -> None:
+    """Check the token: a wrong one is refused everywhere, none is enough to read what is public."""
+    if call.bearer is not None and not call.authorised:
+        raise HubError(401, "Invalid credentials in Authorization header")
+    if access == "write" and not call.authorised:
+        raise HubError(401, "Invalid username or password.")
+
+
+def _pieces(body: bytes | FilePart | Iterable[bytes | memoryview]) -> Iterator[bytes | memoryview]:
+    """A body as pieces of bytes."""
+    if isinstance(body, bytes):
+        yield body
+    elif isinstance(body, FilePart):
+        with open(body.path, "rb") as file:
+            file.seek(body.start)
+            for start in range(body.start, body.end, PIECE_BYTES):
+                yield file.read(min(PIECE_BYTES, body.end - start))
+    else:
+        yield from body
