@@ -12,7 +12,8 @@ import pyarrow.dataset as ds
 from PIL import Image
 
 OPEN = {"MIT", "BSD-3-Clause", "public-domain"}
-MAX_BYTES = 15_000
+SOURCES = {"openclipart", "easy_vqa", "sklearn_gallery", "sklearn_gallery_code"}
+MAX_BYTES = 15_000  # of an image that is kept as it is
 
 
 def cut_rows(folder: Path) -> dict[str, list[dict]]:
@@ -26,7 +27,8 @@ def cut_rows(folder: Path) -> dict[str, list[dict]]:
     clip_art = [row for row in by_source["openclipart"] if _is_small_drawing(row)]
     figures = [row for row in by_source["sklearn_gallery"] if len(row["images"][0]["bytes"]) <= 26_000]
     code = by_source["sklearn_gallery_code"]
-    with_figures = [row for row in code if sum(len(i["bytes"]) for i in row["images"]) < 120_000]
+    with_figures = [row for row in code if _fits_with_images(row)]
+    text_only = [row for row in code if row not in with_figures and _num_chars(row) < 9_500]
     return {
         "photos_and_drawings": [
             *_spread(clip_art, 48),
@@ -36,14 +38,26 @@ def cut_rows(folder: Path) -> dict[str, list[dict]]:
         "charts_and_pages": [
             *(_smaller(row) for row in _spread(figures, 26)),
             *(_smaller(row) for row in _spread(with_figures, 10)),
-            *(_without_images(row) for row in _spread([r for r in code if r not in with_figures], 22)),
+            *(_without_images(row) for row in _spread(text_only, 27)),
         ],
     }
 
 
 def _is_small_drawing(row: dict) -> bool:
     image = row["images"][0]
-    return not image["path"].startswith("star_") and 1_000 < len(image["bytes"]) < 12_000
+    if image["path"].startswith("star_") or not 1_500 < len(image["bytes"]) < 12_000:
+        return False
+    return max(Image.open(io.BytesIO(image["bytes"])).size) >= 80
+
+
+def _num_chars(row: dict) -> int:
+    return sum(len(turn["assistant"]) for turn in row["texts"])
+
+
+def _fits_with_images(row: dict) -> bool:
+    """Whether figures and code stay below some 4,000 tokens and 120 kB; the rest becomes text-only."""
+    small = sum(len(image["bytes"]) for image in row["images"]) < 120_000
+    return small and _num_chars(row) / 2.5 + 900 * len(row["images"]) < 3_600
 
 
 def _spread(rows: list[dict], count: int) -> list[dict]:
@@ -84,7 +98,7 @@ def _card_comparisons(clip_art: list[dict]) -> list[dict]:
     cards = {}
     for row in clip_art:
         parts = row["images"][0]["path"].removesuffix(".png").split("_")
-        if parts[0] == "simple" and len(parts) == 3 and parts[1] in SUITS and parts[2] in RANKS:
+        if parts[0] in ("simple", "ornamental") and len(parts) == 3 and parts[1] in SUITS and parts[2] in RANKS:
             cards.setdefault((parts[1], parts[2]), row)
     hands = sorted(cards)
     rows = []
