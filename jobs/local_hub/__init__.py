@@ -6,8 +6,9 @@ loopback. Setting HF_ENDPOINT and HF_TOKEN to the real Hub's is the only change 
     with LocalHub(root) as hub:                         in a test or a local run
     python -m jobs.local_hub ROOT --port 8765           on its own
 
-    server.py        HTTP and `LocalHub`            routing.py       routes, calls, answers
-    *_routes.py      the API, by topic              request_log.py   a record per request
+    hub.py           `LocalHub`                     request_log.py   a record per request
+    server.py        HTTP                           routing.py       routes, calls, answers
+    *_routes.py      the API, by topic
     repos.py         references and commits         faults.py        failures on order, for tests
     commits.py       applying a commit              discussions.py   pull requests
     blobs.py         LFS and regular contents       cas.py, xorbs.py, shards.py   Xet
@@ -17,7 +18,7 @@ Not answered: `datasets-server` look-ups, buckets, spaces' runtimes, collections
 """
 
 from .faults import Fault
+from .hub import DEFAULT_TOKEN, LocalHub
 from .request_log import RequestLog, RequestRecord
-from .server import DEFAULT_TOKEN, LocalHub
 
 __all__ = ["DEFAULT_TOKEN", "Fault", "LocalHub", "RequestLog", "RequestRecord"]

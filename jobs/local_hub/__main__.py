@@ -10,7 +10,7 @@ import shlex
 import signal
 from pathlib import Path
 
-from .server import DEFAULT_TOKEN, LocalHub
+from .hub import DEFAULT_TOKEN, LocalHub
 
 
 def main() -> None:

@@ -9,11 +9,14 @@ only if the hash is the one it was announced under.
 
 import hashlib
 import os
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
 from .disk import Disk
 from .errors import HubError
+
+OID = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 
 
 def git_blob_id(data: bytes) -> str:
@@ -34,7 +37,13 @@ class Blobs:
         self.folder = disk.folder("blobs")
 
     def path(self, oid: str) -> Path:
-        """Where the content of this id is or would be."""
+        """Where the content of this id is or would be.
+
+        Raises:
+            HubError: 400, not an id.
+        """
+        if not OID.fullmatch(oid):
+            raise HubError(400, f"{oid!r} is not 40 or 64 hexadecimal digits")
         return self.folder / oid
 
     def size(self, oid: str) -> int | None:

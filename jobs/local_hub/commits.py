@@ -7,7 +7,6 @@ commit works in any order.
 """
 
 import base64
-import binascii
 from collections.abc import Callable
 from typing import Any
 
@@ -95,10 +94,7 @@ class Changes:
         return self
 
     def _regular(self, value: dict) -> dict[str, Any]:
-        try:
-            data = base64.b64decode(value.get("content", ""), validate=True)
-        except binascii.Error as error:
-            raise HubError(400, f"{value['path']}: content is not base64: {error}") from error
+        data = base64.b64decode(value.get("content", ""), validate=True)
         if len(data) > MAX_REGULAR_BYTES:
             raise HubError(400, f"{value['path']}: {len(data)} bytes are too many for a regular file; use LFS")
         return regular_entry(self.blobs, data)

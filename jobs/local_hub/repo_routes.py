@@ -22,7 +22,7 @@ def file_info(call: Call, repo: Repo, path: str, entry: dict[str, Any], expand: 
     out = {"type": "file", "path": path, "size": entry["size"], "oid": entry["oid"]}
     if "lfs" in entry:
         out["lfs"] = {"oid": entry["lfs"], "size": entry["size"], "pointerSize": entry["pointer"]}
-    if xet_hash := call.hub.xet_hash(entry):
+    if call.hub.xet and (xet_hash := call.hub.cas.by_sha256.get(entry.get("lfs", ""))):
         out["xetHash"] = xet_hash
     if expand:
         out["lastCommit"] = last_commit(repo, {entry["commit"]})
@@ -40,7 +40,7 @@ def folder_info(repo: Repo, path: str, inside: list[dict[str, Any]], expand: boo
 
 def last_commit(repo: Repo, oids: set[str]) -> dict[str, Any]:
     """The newest of some commits, in short."""
-    commit = max((repo.commit(oid) for oid in oids), key=lambda c: (c["date"], c["oid"]))
+    commit = max((repo.summary(oid) for oid in oids), key=lambda c: (c["date"], c["oid"]))
     return {"id": commit["oid"], "title": commit["title"], "date": commit["date"]}
 
 
@@ -181,10 +181,7 @@ def commit(call: Call, kind: str, repo: str, revision: str) -> Answer:
     ref = found.find_ref(revision)
     if ref is None or ref.startswith("refs/tags/"):
         raise HubError(404, f"Invalid rev id: {revision} is not a branch or a pull request", "RevisionNotFound")
-    try:
-        lines = [json.loads(line) for line in call.body().splitlines() if line.strip()]
-    except ValueError as error:
-        raise HubError(400, f"the commit is not JSON lines: {error}") from error
+    lines = [json.loads(line) for line in call.body().splitlines() if line.strip()]
     changes = Changes(call.hub.blobs, call.hub.lfs_size).read(lines)
     out: dict[str, Any] = {"success": True, "hookOutput": ""}
     if _flag(call, "create_pr"):

@@ -34,7 +34,7 @@ KINDS = ("datasets", "models", "spaces")
 NAME = re.compile(r"(?!.*(--|\.\.))[A-Za-z0-9][A-Za-z0-9._-]{0,95}")
 REF_NAME = re.compile(r"(?!.*(\.\.|//))[A-Za-z0-9][A-Za-z0-9._/+-]{0,199}")
 OID = re.compile(r"[0-9a-f]{40}")
-CACHED_COMMITS = 64
+CACHED_COMMITS = 16
 
 
 def now() -> str:
@@ -51,6 +51,7 @@ class Repo:
         self.lock = threading.RLock()
         self.state: dict[str, Any] = json.loads((folder / "repo.json").read_bytes())
         self._cached = lru_cache(CACHED_COMMITS)(self._load)
+        self._summaries: dict[str, dict[str, Any]] = {}
 
     @property
     def id(self) -> str:
@@ -113,6 +114,12 @@ class Repo:
     def _load(self, oid: str) -> dict[str, Any]:
         return json.loads((self.folder / "commits" / f"{oid}.json").read_bytes())
 
+    def summary(self, oid: str) -> dict[str, Any]:
+        """A commit without its files; kept in memory once it was looked at."""
+        if oid not in self._summaries:
+            self._summaries[oid] = {k: v for k, v in self._cached(oid).items() if k != "files"}
+        return self._summaries[oid]
+
     def write_commit(
         self, parents: list[str], title: str, message: str, files: dict[str, dict], changed: set[str]
     ) -> str:
@@ -127,13 +134,11 @@ class Repo:
         return oid
 
     def history(self, revision: str) -> list[dict[str, Any]]:
-        """The commits that a revision is made of, newest first, by first parents."""
-        out, commit = [], self.commit(revision)
-        while True:
-            out.append(commit)
-            if not commit["parents"]:
-                return out
-            commit = self.commit(commit["parents"][0])
+        """The commits that a revision is made of, without their files, newest first, by first parents."""
+        out = [self.summary(self.oid(revision))]
+        while out[-1]["parents"]:
+            out.append(self.summary(out[-1]["parents"][0]))
+        return out
 
     def create_ref(self, ref: str, revision: str) -> None:
         """Add a branch or a tag.
@@ -183,7 +188,8 @@ class Repos:
         Raises:
             HubError: 409 it exists, 400 an impossible name.
         """
-        if kind not in KINDS or not all(NAME.fullmatch(part) for part in repo_id.split("/")):
+        parts = repo_id.split("/")
+        if kind not in KINDS or len(parts) != 2 or not all(NAME.fullmatch(part) for part in parts):
             raise HubError(400, f"{kind}/{repo_id} is not a valid repository name")
         with self._lock:
             if (kind, repo_id) in self._repos:

@@ -19,7 +19,7 @@ from .errors import HubError
 from .repos import Repo
 
 if TYPE_CHECKING:
-    from .server import LocalHub
+    from .hub import LocalHub
 
 MAX_JSON_BYTES = 1 << 30  # a commit of 100 regular files of 10 MiB in base64
 
@@ -102,12 +102,9 @@ class Call:
         """The body, an object in JSON.
 
         Raises:
-            HubError: 400.
+            ValueError: it isn't, which is answered by 400.
         """
-        try:
-            value = json.loads(self.body() or b"{}")
-        except ValueError as error:
-            raise HubError(400, f"the body is not JSON: {error}") from error
+        value = json.loads(self.body() or b"{}")
         if not isinstance(value, dict):
             raise HubError(400, "the body is not a JSON object")
         return value

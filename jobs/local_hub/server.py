@@ -1,4 +1,4 @@
-"""The HTTP server, and `LocalHub`, which owns it and the store.
+"""The HTTP server: connections, requests, answers.
 
 The standard library's ThreadingHTTPServer carries it. What an asynchronous framework would add (thousands of
 connections, middleware) isn't needed by the dozen clients of one machine, and what matters here it does as well:
@@ -11,8 +11,6 @@ Only 127.0.0.1 is listened to.
 """
 
 import errno
-import hashlib
-import hmac
 import os
 import socket
 import struct
@@ -21,136 +19,32 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from . import account_routes, file_routes, pull_routes, repo_routes, xet_routes  # noqa: F401 - they add routes
-from .blobs import Blobs
-from .cas import Cas
-from .disk import Disk
 from .errors import HubError
-from .faults import ConnectionCutError, Fault, Faults
-from .repos import Repos
-from .request_log import RequestLog, RequestRecord
+from .faults import ConnectionCutError, Fault
+from .request_log import RequestRecord
 from .routing import Answer, Call, FilePart, Route, error_answer, find
 
-DEFAULT_TOKEN = "hf_local"
+if TYPE_CHECKING:
+    from .hub import LocalHub
+
 PIECE_BYTES = 1 << 20
 MAX_BUFFERS = 512  # of one scatter-gather write; the system takes 1024
 SMALL_BYTES = 256 << 10  # below, a file is read and sent together with its headers
 
 
-class LocalHub:
-    """A Hugging Face Hub for one machine, in one folder.
+class HubServer(ThreadingHTTPServer):
+    """Listens on 127.0.0.1 (port 0 takes a free one) and answers for a Hub, a thread per connection."""
 
-        with LocalHub(root) as hub:
-            api = HfApi(endpoint=hub.url, token=hub.token)
-            subprocess.run(..., env={**os.environ, **hub.environment()})
-
-    Args:
-        root: the folder that holds everything; made if missing, one Hub at a time.
-        port: 0 takes a free one.
-        xet: answer Xet requests; without it clients need HF_HUB_DISABLE_XET=1, as `environment()` says.
-        token: what writes, and reads of private repositories, must carry.
-        page_size: entries of one page of a listing.
-        log_path: a file to append a JSON line per request to.
-
-    Raises:
-        ValueError: another Hub serves this root (from `start`).
-    """
-
-    def __init__(
-        self,
-        root: str | Path,
-        *,
-        port: int = 0,
-        xet: bool = True,
-        token: str = DEFAULT_TOKEN,
-        page_size: int = 1000,
-        log_path: str | Path | None = None,
-    ):
-        self.root = Path(root).absolute()
-        self.port = port
-        self.xet = xet
-        self.token = token
-        self.page_size = page_size
-        self.log_path = Path(log_path) if log_path else None
-        self.faults = Faults()
-
-    def start(self) -> "LocalHub":
-        """Open the root and serve it from threads of this process."""
-        self.disk = Disk(self.root)
-        self.blobs = Blobs(self.disk)
-        self.cas = Cas(self.disk) if self.xet else None
-        self.repos = Repos(self.disk)
-        self.requests = RequestLog(self.log_path)
-        self._server = _Server(("127.0.0.1", self.port), _Handler, self)
-        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
-        self._thread = threading.Thread(target=self._server.serve_forever, name="local-hub", daemon=True)
-        self._thread.start()
-        return self
-
-    def stop(self) -> None:
-        """Stop serving, end open connections and let go of the root."""
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
-        self._server.end_connections()
-        self.requests.close()
-        self.disk.close()
-
-    def wait(self) -> None:
-        """Serve until the process is interrupted."""
-        self._thread.join()
-
-    def __enter__(self) -> "LocalHub":
-        return self.start()
-
-    def __exit__(self, *exception) -> None:
-        self.stop()
-
-    def inject(self, **fault) -> Fault:
-        """Make requests fail: see `faults.Fault` for the arguments and for what is returned."""
-        return self.faults.add(Fault(**fault))
-
-    def environment(self) -> dict[str, str]:
-        """The environment variables that a client process needs to use this Hub and nothing else.
-
-        Set them before the client imports huggingface_hub, and before a JVM starts. HF_HOME is inside the root,
-        so that wiping the root wipes what the client remembers of it.
-        """
-        out = {
-            "HF_ENDPOINT": self.url,
-            "HF_TOKEN": self.token,
-            "HF_HOME": str(self.root / "home"),
-            "HF_HUB_DISABLE_TELEMETRY": "1",
-            "HF_HUB_DISABLE_PROGRESS_BARS": "1",
-            "HF_UPDATE_DOWNLOAD_COUNTS": "0",
-        }
-        return out if self.xet else {**out, "HF_HUB_DISABLE_XET": "1"}
-
-    def sign(self, *parts: str) -> str:
-        """A signature of a capability that this Hub hands out and later takes back, in a URL or a token."""
-        return hmac.new(self.token.encode(), "\0".join(parts).encode(), hashlib.sha256).hexdigest()[:32]
-
-    def lfs_size(self, sha256: str) -> int | None:
-        """Bytes of an LFS object, whichever way it was uploaded, or None."""
-        if self.cas and (name := self.cas.by_sha256.get(sha256)):
-            return self.cas.files[name].size
-        return self.blobs.size(sha256)
-
-    def xet_hash(self, entry: dict) -> str | None:
-        """The Xet hash of a file of a commit, if it was uploaded that way."""
-        return self.cas.by_sha256.get(entry.get("lfs", "")) if self.cas else None
-
-
-class _Server(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 128
 
-    def __init__(self, address, handler, hub: LocalHub):
+    def __init__(self, hub: "LocalHub", port: int):
         self.hub = hub
         self.connections: dict[socket.socket, threading.Thread] = {}
-        super().__init__(address, handler)
+        super().__init__(("127.0.0.1", port), _Handler)
 
     def server_bind(self) -> None:
         # HTTPServer's own looks up the host's name, which can take seconds without a network.
@@ -179,7 +73,7 @@ class _Server(ThreadingHTTPServer):
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
-    server: _Server
+    server: HubServer
 
     def log_message(self, format, *args) -> None:
         """Nothing: the request log is kept by `respond`."""
@@ -235,6 +129,8 @@ class _Handler(BaseHTTPRequestHandler):
             return route.function(call, **parameters)
         except HubError as error:
             return error_answer(error)
+        except ValueError as error:  # what a number, JSON, base64 or a hash was expected to be and isn't
+            return error_answer(HubError(400, f"malformed request: {error}"))
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
