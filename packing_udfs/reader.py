@@ -29,6 +29,7 @@ import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
 from packing_udfs import collate, contract, manifest
+from packing_udfs import processor as processors
 from packing_udfs.fetch import HubSource, open_source
 from packing_udfs.order import ORDER_VERSION, Order, manifest_order
 from packing_udfs.row_groups import Prefetcher, as_padding, dropped_packs
@@ -73,7 +74,8 @@ class PackedDataset(IterableDataset):
     end: what becomes of the fewer than global_batch_size packs that an epoch leaves: "drop" (see `dropped`), or "pad"
         (one more step, filled up with packs whose labels are all -100). No rank has a step more than another.
     decode: images in the batch as "pil", as encoded "bytes", or None. With a processor there are pixels in their place.
-    processor: a transformers processor; its image processor makes the batch's pixel_values.
+    processor: folder or Hub repository of the model's processor, whose image processor makes the batch's pixel_values;
+        it must be the one that the dataset was packed with, to the byte. A loaded one is taken as it is.
     pad_token_id: what fills input_ids behind the last sample.
     prefetch: row groups fetched ahead beyond those in use, a process; as many as it has lanes when None, so that the
         next cycle is there when this one ends. Less saves memory.
@@ -129,9 +131,14 @@ class PackedDataset(IterableDataset):
         self._num_steps = num_packs // each if end == "drop" else -(-num_packs // each)
         if not self._num_steps:
             raise ValueError(f"global_batch_size={each}: {self._source.name} has {num_packs} packs in {split!r}")
-        seq_len = self.manifest.info["config"]["pack"]["seq_len"]
+        if isinstance(processor, str):
+            processor = _load_processor(processor, self.manifest.info["processor"])
         self._collate = partial(
-            collate.collate, seq_len=seq_len, processor=processor, pad_token_id=pad_token_id, images=decode
+            collate.collate,
+            seq_len=self.manifest.info["seq_len"],
+            processor=processor,
+            pad_token_id=pad_token_id,
+            images=decode,
         )
         self._shared = _Shared()
         self._position: tuple[int, int] | None = None  # (epoch, micro-batches done in it) of the iteration here
@@ -326,6 +333,17 @@ def _rank_and_world(rank: int | None, world_size: int | None) -> tuple[int, int]
     if world_size < 1 or not 0 <= rank < world_size:
         raise ValueError(f"rank={rank}, world_size={world_size}: rank must be in [0, world_size)")
     return rank, world_size
+
+
+def _load_processor(path: str, packed_with: dict):
+    files = processors.fetch(path, packed_with["revision"] if path == packed_with["name"] else "main")
+    if files.fingerprint != packed_with["fingerprint"]:
+        raise processors.ProcessorError(
+            f"processor: {path} has the fingerprint {files.fingerprint}, the dataset was packed with "
+            f"{packed_with['name']} (revision {packed_with['revision']}), fingerprint {packed_with['fingerprint']}: "
+            "its tokens and pixels may differ; use that one"
+        )
+    return files.load()
 
 
 def _load_manifest(source, split: str) -> manifest.Manifest:

@@ -61,7 +61,7 @@ def write_dataset(folder: Path, row_groups: list[list[int]], *, edge: int = 8, s
             number += size
         name = f"data/{split}/{i:05d}.parquet"
         rows.append(write_shard(str(folder / name), name, tables))
-    info = {"config": {"pack": {"seq_len": SEQ_LEN}}, "seed": seed}
+    info = {"seq_len": SEQ_LEN, "processor": {"name": "owner/model", "revision": "0" * 40, "fingerprint": "f" * 64}}
     info_json, row_group_rows = manifest.dump(info, pa.concat_tables(rows))
     (folder / contract.MANIFEST_JSON.format(split=split)).write_bytes(info_json)
     (folder / contract.MANIFEST_PARQUET.format(split=split)).write_bytes(row_group_rows)
@@ -78,3 +78,8 @@ def rewrite_info(folder: Path, split: str = "train", **changes) -> None:
     """Change keys of a manifest's JSON file in place."""
     path = folder / contract.MANIFEST_JSON.format(split=split)
     path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+def packs_of(batch: dict) -> list[int]:
+    """The numbers of a batch's packs, as `make_pack` counted them."""
+    return [int(ids[0]) // 10 for ids in batch["sample_ids"]]
