@@ -20,6 +20,7 @@ teach the end of one sample to predict the start of the next.
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 
 from packing_udfs.contract import IGNORE_INDEX, ContractError
@@ -58,34 +59,36 @@ def collate(packs: Sequence[dict], seq_len: int, *, processor=None, pad_token_id
 
 
 def _tokens(packs: Sequence[dict], seq_len: int, pad_token_id: int) -> dict:
+    # NumPy, not torch: on arrays of this size torch's threads cost more than the work.
     shape = (len(packs), seq_len)
-    input_ids = torch.full(shape, pad_token_id)
-    labels = torch.full(shape, IGNORE_INDEX)
-    segment_ids = torch.zeros(shape, dtype=torch.int32)
-    position_ids = torch.empty(shape, dtype=torch.int64)
+    input_ids = np.full(shape, pad_token_id, np.int64)
+    labels = np.full(shape, IGNORE_INDEX, np.int64)
+    segment_ids = np.zeros(shape, np.int32)
+    position_ids = np.empty(shape, np.int64)
     lengths = []
     for i, pack in enumerate(packs):
         num_tokens = len(pack["input_ids"])
         if num_tokens > seq_len:
             raise ValueError(f"{_where(pack)}: {num_tokens} tokens, seq_len={seq_len}: use the one it was packed with")
-        input_ids[i, :num_tokens] = pack["input_ids"]
-        labels[i, :num_tokens] = pack["labels"]
-        of_pack = pack["sample_lengths"].long()
-        segment_ids[i, :num_tokens] = torch.arange(1, len(of_pack) + 1, dtype=torch.int32).repeat_interleave(of_pack)
+        input_ids[i, :num_tokens] = pack["input_ids"].numpy()
+        labels[i, :num_tokens] = pack["labels"].numpy()
+        of_pack = pack["sample_lengths"].numpy().astype(np.int64)
+        segment_ids[i, :num_tokens] = np.repeat(np.arange(1, len(of_pack) + 1), of_pack)
         if num_tokens < seq_len:
-            of_pack = torch.cat([of_pack, torch.tensor([seq_len - num_tokens])])
-        starts = of_pack.cumsum(0) - of_pack
-        position_ids[i] = torch.arange(seq_len) - starts.repeat_interleave(of_pack)
+            of_pack = np.append(of_pack, seq_len - num_tokens)
+        position_ids[i] = np.arange(seq_len) - np.repeat(of_pack.cumsum() - of_pack, of_pack)
         lengths.append(of_pack)
-    lengths = torch.cat(lengths)
-    return {
+    cu_seqlens = np.concatenate([[0], np.concatenate(lengths).cumsum()]).astype(np.int32)
+    arrays = {
         "input_ids": input_ids,
         "labels": labels,
-        "attention_mask": (segment_ids > 0).long(),
+        "attention_mask": (segment_ids > 0).astype(np.int64),
         "position_ids": position_ids,
         "segment_ids": segment_ids,
-        "cu_seqlens": torch.cat([torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)]).int(),
-        "max_seqlen": int(lengths.max()),
+        "cu_seqlens": cu_seqlens,
+    }
+    return {name: torch.from_numpy(array) for name, array in arrays.items()} | {
+        "max_seqlen": int(np.diff(cu_seqlens).max())
     }
 
 

@@ -182,6 +182,7 @@ def test_pad_fills_the_last_step_with_packs_that_teach_nothing(packed):
     assert not any(batch["is_padding"].any() for batches in ranks for batch in batches[:-1])
 
 
+@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")  # what torchdata 0.11 does to torch 2.13
 @pytest.mark.parametrize("num_workers", [0, 2, 3])
 def test_stateful_dataloader_resumes(packed, num_workers):
     stateful = pytest.importorskip("torchdata.stateful_dataloader").StatefulDataLoader
