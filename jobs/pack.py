@@ -267,7 +267,8 @@ def main(argv: list[str] | None = None, spark: SparkSession | None = None) -> in
     parser.add_argument("--spark-conf", help="Spark properties of a session made here; default conf/spark/local.conf")
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="override a field, as in pack.seq_len=8192")
     args = parser.parse_args(argv)
-    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    logging.basicConfig(format="%(levelname)s %(name)s: %(message)s")
+    logging.getLogger("huggingface_hub").propagate = False  # it has its own handler; twice is once too many
     try:
         result = run(load(args.config, args.overrides), spark, spark_conf=args.spark_conf)
     except USER_ERRORS as error:

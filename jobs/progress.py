@@ -48,8 +48,8 @@ def _watch(tracker, group: str, bar: tqdm, done: threading.Event) -> None:
             s for job in tracker.getJobIdsForGroup(group) for s in getattr(tracker.getJobInfo(job), "stageIds", ())
         }
         info = tracker.getStageInfo(max(stages)) if len(stages) > 1 else None
-        if info is not None and info.numTasks == bar.total:
-            bar.update(max(0, info.numCompletedTasks - bar.n))
+        if info is not None and info.numTasks == bar.total and info.numCompletedTasks > bar.n:
+            bar.update(info.numCompletedTasks - bar.n)
 
 
 def _worker_error(error: PythonException) -> RuntimeError:

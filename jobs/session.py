@@ -38,9 +38,7 @@ def _start(conf: str | Path | None) -> SparkSession:
 
 def _prepare_environment() -> None:
     """What must be set before the JVM starts, unless the user has set it: Java, Python workers, quiet logs."""
-    home = java_home()
-    if home:
-        os.environ["JAVA_HOME"] = home
+    os.environ["JAVA_HOME"] = java_home()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     os.environ.setdefault("SPARK_CONF_DIR", str(LOCAL_CONF.parent))

@@ -12,7 +12,7 @@ import pickle
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
 
 import pandas as pd
@@ -80,17 +80,16 @@ def pack_shards(samples: DataFrame, work: ShardWork, num_partitions: int | None 
     keys = F.array([F.lit(key) for key in partition_keys(num_shards)])
     keyed = assign(samples, work.plan).withColumn("shard_key", F.element_at(keys, F.col("shard") + 1))
     sent = samples.sparkSession.sparkContext.broadcast(work)
+
+    def pack_group(group: pd.DataFrame) -> pd.DataFrame:
+        shard = int(group["shard"].iat[0])
+        return pd.DataFrame([run_shard(shard, group.drop(columns=["shard", "shard_key"]), sent.value)])
+
     return (
         keyed.repartition(num_partitions or num_shards, "shard_key")
         .groupBy("shard_key")
-        .applyInPandas(partial(_pack_group, sent=sent), RESULT)
+        .applyInPandas(pack_group, RESULT)
     )
-
-
-def _pack_group(samples: pd.DataFrame, sent) -> pd.DataFrame:
-    """The grouped pandas UDF: `sent` is the broadcast ShardWork."""
-    shard = int(samples["shard"].iat[0])
-    return pd.DataFrame([run_shard(shard, samples.drop(columns=["shard", "shard_key"]), sent.value)])
 
 
 def run_shard(shard: int, samples: pd.DataFrame, work: ShardWork) -> dict:

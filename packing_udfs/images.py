@@ -38,6 +38,9 @@ class ImageError(ValueError):
         self.detail = detail
 
 
+Image.init()  # registers every plug-in: Pillow's first few do not include MPO, and `formats` looks names up
+
+
 def _open(data: bytes | None) -> Image.Image:
     if not data:
         raise ImageError("image_missing", "the image has no bytes")

@@ -21,15 +21,20 @@ from .repos import Repo, now
 AUTHOR = {"name": "user", "type": "user"}
 
 
-def event(repo: Repo, kind: str, data: dict[str, Any]) -> dict[str, Any]:
-    """A new event in the form that huggingface_hub's `deserialize_event` reads."""
-    count = sum(len(d["events"]) for d in repo.state["discussions"])
-    return {"id": f"{count + 1:024x}", "type": kind, "createdAt": now(), "author": AUTHOR, "data": data}
+def event(kind: str, data: dict[str, Any]) -> dict[str, Any]:
+    """A new event, as it is stored: what it is called follows from its place, see `shown_events`."""
+    return {"type": kind, "createdAt": now(), "author": AUTHOR, "data": data}
 
 
-def comment_event(repo: Repo, text: str) -> dict[str, Any]:
+def comment_event(text: str) -> dict[str, Any]:
     latest = {"raw": text, "html": text, "updatedAt": now(), "author": AUTHOR}
-    return event(repo, "comment", {"edited": False, "hidden": False, "latest": latest, "history": [latest]})
+    return event("comment", {"edited": False, "hidden": False, "latest": latest, "history": [latest]})
+
+
+def shown_events(discussion: dict) -> list[dict[str, Any]]:
+    """The events in the form that huggingface_hub's `deserialize_event` reads; they are only ever added to."""
+    num = discussion["num"]
+    return [{"id": f"{num:012x}{i:012x}", **e} for i, e in enumerate(discussion["events"])]
 
 
 def find(repo: Repo, num: int) -> dict[str, Any]:
@@ -62,7 +67,7 @@ def _pull_request(discussion: dict, base: str, start: str) -> dict[str, Any]:
 def open_discussion(repo: Repo, title: str, text: str) -> int:
     """Add a discussion and return its number."""
     with repo.lock:
-        discussion = _new(repo, title, "open", comment_event(repo, text))
+        discussion = _new(repo, title, "open", comment_event(text))
         repo.save(discussions=[*repo.state["discussions"], discussion])
         return discussion["num"]
 
@@ -71,7 +76,7 @@ def open_pull_request(repo: Repo, title: str, text: str, base: str) -> int:
     """Add a draft pull request at the head of its base, a full reference name, and return its number."""
     with repo.lock:
         start = repo.refs[base]
-        discussion = _pull_request(_new(repo, title, "draft", comment_event(repo, text)), base, start)
+        discussion = _pull_request(_new(repo, title, "draft", comment_event(text)), base, start)
         discussions = [*repo.state["discussions"], discussion]
         repo.set_ref(f"refs/pr/{discussion['num']}", start, discussions=discussions)
         return discussion["num"]
@@ -86,7 +91,7 @@ def commit_as_pull_request(repo: Repo, base: str, changes: Changes) -> tuple[str
         parent = changes.header.get("parentCommit")
         start = repo.oid(parent) if parent else repo.refs[base]
         oid = write_changes(repo, start, changes)
-        commit = event(repo, "commit", {"subject": changes.title, "oid": oid})
+        commit = event("commit", {"subject": changes.title, "oid": oid})
         discussion = _pull_request(_new(repo, changes.title, "open", commit), base, start)
         discussions = [*repo.state["discussions"], discussion]
         repo.set_ref(f"refs/pr/{discussion['num']}", oid, discussions=discussions)
@@ -105,7 +110,7 @@ def commit_to_pull_request(repo: Repo, num: int, changes: Changes) -> str:
             raise HubError(403, f"pull request {num} is {discussion['status']}: it takes no commits")
         check_parent(changes, ref, repo.refs[ref])
         oid = write_changes(repo, repo.refs[ref], changes)
-        commit = event(repo, "commit", {"subject": changes.title, "oid": oid})
+        commit = event("commit", {"subject": changes.title, "oid": oid})
         repo.set_ref(ref, oid, discussions=replaced(repo, discussion, commit))
         return oid
 
@@ -150,22 +155,24 @@ def merge(repo: Repo, num: int, comment: str | None) -> str:
         files |= {path: entry for path, entry in changed.items() if entry is not None}
         title = f"{discussion['title']} (#{num})"
         oid = repo.write_commit([base, head], title, comment or "", files, set(changed))
-        events = [comment_event(repo, comment)] if comment else []
-        events.append(event(repo, "status-change", {"status": "merged"}))
+        events = [comment_event(comment)] if comment else []
+        events.append(event("status-change", {"status": "merged"}))
         discussions = replaced(repo, discussion, *events, status="merged", mergeCommitId=oid)
         repo.set_ref(discussion["base"], oid, discussions=discussions)
         return oid
 
 
-def add_event(repo: Repo, num: int, *events: dict, **changes: Any) -> None:
-    """Add events to a discussion and change its entries."""
+def add_events(repo: Repo, num: int, *events: dict, **changes: Any) -> dict[str, Any]:
+    """Add events to a discussion and change its entries; the last event as it is shown."""
     with repo.lock:
         repo.save(discussions=replaced(repo, find(repo, num), *events, **changes))
+        return shown_events(find(repo, num))[-1]
 
 
 def details(repo: Repo, discussion: dict, address: str) -> dict[str, Any]:
     """A discussion as the API gives it (huggingface_hub `get_discussion_details`)."""
-    out = {k: discussion[k] for k in ("num", "title", "status", "isPullRequest", "createdAt", "events")}
+    out = {k: discussion[k] for k in ("num", "title", "status", "isPullRequest", "createdAt")}
+    out["events"] = shown_events(discussion)
     out |= {"author": AUTHOR, "repo": {"name": repo.id, "type": repo.kind[:-1]}, "url": address}
     if discussion["isPullRequest"]:
         merged = discussion["status"] == "merged"

@@ -59,11 +59,8 @@ def get_discussion(call: Call, kind: str, repo: str, num: str) -> Answer:
 
 @route("POST", "/api/{kind}/{repo}/discussions/{num}/comment", access="write")
 def comment_discussion(call: Call, kind: str, repo: str, num: str) -> Answer:
-    found = call.repo(kind, repo)
-    with found.lock:
-        new = discussions.comment_event(found, str(call.json().get("comment", "")))
-        discussions.add_event(found, _number(num), new)
-    return json_answer({"newMessage": new})
+    new = discussions.comment_event(str(call.json().get("comment", "")))
+    return json_answer({"newMessage": discussions.add_events(call.repo(kind, repo), _number(num), new)})
 
 
 @route("POST", "/api/{kind}/{repo}/discussions/{num}/title", access="write")
@@ -71,9 +68,9 @@ def rename_discussion(call: Call, kind: str, repo: str, num: str) -> Answer:
     found, title = call.repo(kind, repo), str(call.json().get("title", ""))
     with found.lock:
         old = discussions.find(found, _number(num))["title"]
-        new = discussions.event(found, "title-change", {"from": old, "to": title})
-        discussions.add_event(found, _number(num), new, title=title)
-    return json_answer({"newTitle": new})
+        new = discussions.event("title-change", {"from": old, "to": title})
+        shown = discussions.add_events(found, _number(num), new, title=title)
+    return json_answer({"newTitle": shown})
 
 
 @route("POST", "/api/{kind}/{repo}/discussions/{num}/status", access="write")
@@ -85,10 +82,10 @@ def change_status(call: Call, kind: str, repo: str, num: str) -> Answer:
     with found.lock:
         if discussions.find(found, _number(num))["status"] == "merged":
             raise HubError(400, f"pull request {num} is merged")
-        new = discussions.event(found, "status-change", {"status": status})
-        comments = [discussions.comment_event(found, value["comment"])] if value.get("comment") else []
-        discussions.add_event(found, _number(num), *comments, new, status=status)
-    return json_answer({"newStatus": new})
+        new = discussions.event("status-change", {"status": status})
+        comments = [discussions.comment_event(value["comment"])] if value.get("comment") else []
+        shown = discussions.add_events(found, _number(num), *comments, new, status=status)
+    return json_answer({"newStatus": shown})
 
 
 @route("POST", "/api/{kind}/{repo}/discussions/{num}/merge", access="write")
