@@ -18,7 +18,8 @@ from PIL import Image, ImageOps
 
 from packing_udfs.contract import REASONS
 
-FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "MPO", "AVIF", "JPEG2000", "PPM")
+# An MPO (several JPEGs in one file, as cameras make) opens as JPEG.
+FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF", "JPEG2000", "PPM")
 MAX_PIXELS = 89_478_485  # Pillow's own warning threshold: a quarter of a GiB at three bytes a pixel
 _EXIF_ORIENTATION = 0x0112
 _SIXTEEN_BIT = ("I;16", "I;16L", "I;16B", "I;16N")
@@ -36,9 +37,6 @@ class ImageError(ValueError):
         super().__init__(f"{reason}: {detail}")
         self.reason = reason
         self.detail = detail
-
-
-Image.init()  # registers every plug-in: Pillow's first few do not include MPO, and `formats` looks names up
 
 
 def _open(data: bytes | None) -> Image.Image:

@@ -1,0 +1,52 @@
+# Everything a person or CI runs. `make` alone lists it.
+.DEFAULT_GOAL := help
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# On Linux, PyPI's torch is a CUDA build of several GB. Where PyTorch's own index is reachable, the CPU build is
+#   make setup PIP_ARGS="--extra-index-url https://download.pytorch.org/whl/cpu"
+PIP_ARGS ?=
+BENCH ?=
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-12s %s\n", $$1, $$2}'
+
+setup: $(VENV)/.ready ## make .venv with everything below installed
+
+$(VENV)/.ready: pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; make PYTHON=python3.12")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check $(PIP_ARGS) -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m jobs.java > /dev/null 2>&1 || \
+	  $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[java]'
+	$(BIN)/python -m jobs.java > /dev/null
+	touch $@
+
+run: setup ## the main job on the embedded local Hub, with its result shown
+	$(BIN)/python -m jobs.demo
+
+test: setup ## all tests but the slow ones
+	$(BIN)/pytest -m 'not slow'
+
+test-slow: setup ## faults, kills and other tests that take minutes
+	$(BIN)/pytest -m slow
+
+lint: setup ## style, import bans, formatting
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+fmt: setup ## format the code
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: setup ## the benchmarks; one: make bench BENCH=packing
+	$(BIN)/pip install --quiet --disable-pip-version-check $(PIP_ARGS) -c constraints.txt -e '.[bench]'
+	$(BIN)/python -m tests.bench $(BENCH)
+
+hub: setup ## serve the local Hub of `make run`
+	$(BIN)/python -m jobs.local_hub .local_hub
+
+clean: ## remove what the other targets made
+	rm -rf $(VENV) .local_hub .pytest_cache .hypothesis .ruff_cache build dist *.egg-info
+
+.PHONY: help setup run test test-slow lint fmt bench hub clean
