@@ -1,5 +1,6 @@
 """Charts drawn with matplotlib from seeded numbers, with questions whose answers follow from those numbers."""
 
+import math
 import random
 import string
 
@@ -23,14 +24,14 @@ BARS = [
     ("Mean waiting time by clinic", "minutes", ["Eyes", "Skin", "Heart", "Bones", "Children"], 6, 55),
     ("Trees planted by district", "trees", ["North", "East", "South", "West", "Centre", "Harbour"], 40, 700),
 ]
-# Title, unit, the two series, mean, amplitude of the year.
+# Title, unit, swing of the year, and for each of two series its name, mean and peak month (0 is January).
 LINES = [
-    ("Mean temperature", "°C", ("Bergen", "Seville"), 13, 8),
-    ("Rainfall", "mm", ("Coast", "Inland"), 80, 35),
-    ("Electricity from wind and sun", "GWh", ("Wind", "Sun"), 60, 25),
-    ("Tickets sold", "thousand", ("Theatre", "Cinema"), 40, 15),
-    ("Web traffic", "million requests", ("Search", "Checkout"), 30, 6),
-    ("Water level", "cm", ("Upper lock", "Lower lock"), 240, 60),
+    ("Mean temperature", "°C", 8, ("Bergen", 8.5, 6), ("Seville", 19, 7)),
+    ("Rainfall", "mm", 35, ("Coast", 85, 10), ("Inland", 70, 5)),
+    ("Electricity from wind and sun", "GWh", 28, ("Wind", 62, 0), ("Sun", 40, 6)),
+    ("Tickets sold", "thousand", 14, ("Theatre", 36, 1), ("Cinema", 45, 11)),
+    ("Web traffic", "million requests", 6, ("Search", 30, 11), ("Checkout", 27, 10)),
+    ("Water level", "cm", 60, ("Upper lock", 260, 3), ("Lower lock", 240, 4)),
 ]
 SHARES = [
     ("How pupils come to school", ["On foot", "Bicycle", "Bus", "Car", "Train"]),
@@ -99,9 +100,9 @@ def _bar_row(i: int) -> dict:
     turns = [
         ("What is the title of the chart?", topic[0]),
         ("Which category has the highest value?", f"{most}, with {max(values)} {unit}."),
-        ("And the lowest?", f"{least}, with {min(values)} {unit}."),
+        ("Which one is the lowest?", f"{least}, with {min(values)} {unit}."),
         (
-            "What is the difference between the two?",
+            "How far apart are the highest and the lowest value?",
             f"{max(values)} − {min(values)} = {max(values) - min(values)} {unit}.",
         ),
         ("Give the sum over all categories.", f"The total is {sum(values)} {unit}."),
@@ -116,18 +117,17 @@ def _bar_row(i: int) -> dict:
     return _row([_encode(figure, f"bars_{i:02d}", KINDS[i % len(KINDS)])], kept)
 
 
-def _series(draw: random.Random, mean: float, amplitude: float) -> list[float]:
-    peak = draw.randrange(12)
+def _year(draw: random.Random, swing: float, mean: float, peak: int) -> list[float]:
     return [
-        round(mean + amplitude * np.cos((m - peak) / 6 * np.pi) + draw.uniform(-0.15, 0.15) * amplitude, 1)
-        for m in range(12)
+        round(mean + swing * math.cos((m - peak) / 6 * math.pi) + draw.uniform(-0.2, 0.2) * swing, 1) for m in range(12)
     ]
 
 
 def _line_row(i: int) -> dict:
-    title, unit, names, mean, amplitude = LINES[i % len(LINES)]
+    title, unit, swing, *both = LINES[i % len(LINES)]
     draw = random.Random(200 + i)
-    series = [_series(draw, mean, amplitude), _series(draw, mean * 1.15, amplitude * 0.7)]
+    names = [name for name, _, _ in both]
+    series = [_year(draw, swing, mean, peak) for _, mean, peak in both]
     year = 2015 + i
     figure = _figure(SIZES[(i + 3) % len(SIZES)])
     axes = figure.add_subplot()

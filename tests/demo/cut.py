@@ -13,6 +13,7 @@ from PIL import Image
 
 OPEN = {"MIT", "BSD-3-Clause", "public-domain"}
 SOURCES = {"openclipart", "easy_vqa", "sklearn_gallery", "sklearn_gallery_code"}
+NOT_TAKEN = ("star_", "gnome-mime")  # a long series of rings, and icons with logos that are trademarks
 MAX_BYTES = 15_000  # of an image that is kept as it is
 
 
@@ -45,7 +46,7 @@ def cut_rows(folder: Path) -> dict[str, list[dict]]:
 
 def _is_small_drawing(row: dict) -> bool:
     image = row["images"][0]
-    if image["path"].startswith("star_") or not 1_500 < len(image["bytes"]) < 12_000:
+    if image["path"].startswith(NOT_TAKEN) or not 1_500 < len(image["bytes"]) < 12_000:
         return False
     return max(Image.open(io.BytesIO(image["bytes"])).size) >= 80
 
@@ -103,7 +104,7 @@ def _card_comparisons(clip_art: list[dict]) -> list[dict]:
     hands = sorted(cards)
     rows = []
     for i in range(6):
-        hand = [hands[(5 * i + 3 * j) % len(hands)] for j in range(2 + i % 3)]
+        hand = [hands[(5 * i + 2 * j) % len(hands)] for j in range(2 + i % 3)]
         names = [f"the {RANKS[rank]} of {SUITS[suit]}" for suit, rank in hand]
         texts = [
             {"user": "Name the cards in order.", "assistant": "They are " + ", then ".join(names) + "."},
