@@ -14,6 +14,7 @@ from .request_log import RequestLog
 from .server import HubServer
 
 DEFAULT_TOKEN = "hf_local"
+POLL_SECONDS = 0.05  # how long `stop` may take to be noticed
 
 
 class LocalHub:
@@ -62,7 +63,7 @@ class LocalHub:
         self.requests = RequestLog(self.log_path)
         self._server = HubServer(self, self.port)
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
-        self._thread = threading.Thread(target=self._server.serve_forever, name="local-hub", daemon=True)
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(POLL_SECONDS,), daemon=True)
         self._thread.start()
         return self
 
