@@ -80,8 +80,11 @@ def file_hash(leaves: list[tuple[bytes, int]]) -> bytes:
 def unpack(scheme: int, packed: bytes | memoryview, size: int) -> bytes | memoryview:
     """The bytes of one chunk.
 
+    An LZ4 frame that holds less than `size` comes back with bytes of no meaning at its end: pyarrow does not say.
+    On upload the chunk's hash catches that.
+
     Raises:
-        HubError: 400, not a payload of that scheme and size.
+        HubError: 400, not a payload of that scheme, or of more bytes.
     """
     if scheme == 0:
         data = packed

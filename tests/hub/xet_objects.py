@@ -1,0 +1,71 @@
+"""Xorbs and shards made by hand, from the specification, for tests that need wrong ones too."""
+
+import hashlib
+import struct
+
+import numpy as np
+import pyarrow as pa
+from blake3 import blake3
+
+from jobs.local_hub import shards, xorbs
+from jobs.local_hub.xorbs import hash_bytes, hash_text
+
+
+def group_bytes(data: bytes) -> bytes:
+    """Scheme 2's order: all bytes at positions 0, 4, 8 …, then 1, 5, 9 …, and so on."""
+    return b"".join(data[i::4] for i in range(4))
+
+
+def pack_chunk(data: bytes, scheme: int) -> bytes:
+    """A chunk with its header."""
+    plain = group_bytes(data) if scheme == 2 else data
+    payload = pa.compress(plain, codec="lz4", asbytes=True) if scheme else data
+    sizes = [len(payload).to_bytes(3, "little"), len(data).to_bytes(3, "little")]
+    return b"\0" + sizes[0] + bytes([scheme]) + sizes[1] + payload
+
+
+def chunk_hash(data: bytes) -> bytes:
+    return blake3(data, key=xorbs.CHUNK_KEY).digest()
+
+
+def make_xorb(chunks: list[bytes], schemes: list[int] | None = None) -> tuple[str, bytes]:
+    """The name and the body of a xorb."""
+    schemes = schemes or [i % 3 for i in range(len(chunks))]
+    name = hash_text(xorbs.merkle_root([(chunk_hash(c), len(c)) for c in chunks]))
+    return name, b"".join(pack_chunk(c, s) for c, s in zip(chunks, schemes, strict=True))
+
+
+def make_shard(
+    terms: list[tuple[str, int, int]],
+    held: dict[str, list[bytes]],
+    listed: list[str],
+    *,
+    sha256: str | None = None,
+    name: str | None = None,
+    range_hash: bytes | None = None,
+) -> bytes:
+    """A shard of one file made of (xorb, first chunk, end chunk) terms, and of the listed xorbs' chunks."""
+    chunks = [c for xorb, first, end in terms for c in held[xorb][first:end]]
+    content = b"".join(chunks)
+    digest = hash_bytes(name) if name else xorbs.file_hash([(chunk_hash(c), len(c)) for c in chunks])
+    sha256 = sha256 or hashlib.sha256(content).hexdigest()
+    out = shards.TAG + struct.pack("<QQ", 2, 0)
+    out += digest + struct.pack("<4I", shards.HAS_VERIFICATION | shards.HAS_METADATA, len(terms), 0, 0)
+    for xorb, first, end in terms:
+        size = sum(map(len, held[xorb][first:end]))
+        out += hash_bytes(xorb) + struct.pack("<4I", 0, size, first, end)
+    for xorb, first, end in terms:
+        hashes = b"".join(chunk_hash(c) for c in held[xorb][first:end])
+        out += (range_hash or blake3(hashes, key=xorbs.RANGE_KEY).digest()) + bytes(16)
+    out += hash_bytes(sha256) + bytes(16) + shards.END + bytes(16)
+    for xorb in listed:
+        out += hash_bytes(xorb) + struct.pack("<4I", 0, len(held[xorb]), sum(map(len, held[xorb])), 0)
+        offset = 0
+        for chunk in held[xorb]:
+            out += chunk_hash(chunk) + struct.pack("<4I", offset, len(chunk), 0, 0)
+            offset += len(chunk)
+    return out + shards.END + bytes(16)
+
+
+def noise(seed: int, size: int) -> bytes:
+    return np.random.default_rng(seed).bytes(size)
