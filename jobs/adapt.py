@@ -6,13 +6,14 @@ every turn rated too low) stay in the flow with a `reason` and without images, s
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from jobs.huggingface_source import FILE, ROW
 from packing_udfs.config import Source
+from packing_udfs.contract import SAMPLE_SCHEMA
 
 RATINGS = ("relevance", "image_correspondence", "visual_dependency", "formatting")
-MESSAGES = "array<struct<role: string, content: array<struct<type: string, text: string>>>>"
-IMAGES = "array<struct<bytes: binary, path: string>>"
+SAMPLE = from_arrow_schema(SAMPLE_SCHEMA)
 
 
 def missing_columns(columns: list[str]) -> list[str]:
@@ -41,7 +42,7 @@ def finevision(rows: DataFrame, source: Source) -> DataFrame:
         F.col(ROW).alias("row"),
         F.lit(0).alias("copy"),
         reason.alias("reason"),
-        F.col("images").cast(IMAGES).alias("images"),
+        F.col("images").cast(SAMPLE["images"].dataType).alias("images"),
         kept.alias("kept"),
         (F.coalesce(F.size(turns), F.lit(0)) - F.coalesce(F.size(kept), F.lit(0))).alias("num_turns_dropped"),
     ).select(
@@ -64,7 +65,7 @@ def finevision(rows: DataFrame, source: Source) -> DataFrame:
                 )
             ),
         )
-        .cast(MESSAGES)
+        .cast(SAMPLE["messages"].dataType)
         .alias("messages"),
     )
     return base.select(

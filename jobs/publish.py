@@ -25,7 +25,6 @@ from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_expone
 
 from packing_udfs import contract, manifest
 
-RETRY_SECONDS = 300  # how long an upload or commit is tried again before the run fails
 _TRANSIENT = (408, 429, 500, 502, 503, 504)
 _STALE = (409, 412)
 logger = logging.getLogger(__name__)
@@ -61,7 +60,7 @@ class Repository:
     """A dataset repository to write to; usable in a worker, where the token comes from the environment again."""
 
     repo: str
-    retry_seconds: float = RETRY_SECONDS
+    retry_seconds: float
 
     def upload(self, path_in_repo: str, file: Path) -> CommitOperationAdd:
         """Upload a local file and return the operation that puts it in a commit. The file may go afterwards.
@@ -174,9 +173,10 @@ def publish(
     if api.dataset_info(repository.repo).sha != head.commit:
         raise PublishError(_moved(repository.repo, head))
     try:
+        api.change_discussion_status(repository.repo, request.num, "open", repo_type="dataset")  # it starts as a draft
         api.merge_pull_request(repository.repo, request.num, repo_type="dataset")
-    except HfHubHTTPError as error:
-        raise PublishError(f"pull request {request.num} of {repository.repo} did not merge: {error}") from error
+    except (HfHubHTTPError, httpx2.TransportError) as error:
+        return _recognise(api, repository.repo, head, run, manifest_path, error)
     return api.dataset_info(repository.repo).sha
 
 
@@ -201,7 +201,7 @@ def _create_commit(api: HfApi, repository: Repository, operations: list, message
     raise AssertionError("retrying ends in a return or a raise")
 
 
-def _recognise(api: HfApi, repo: str, head: Head, run: str, manifest_path: str) -> str:
+def _recognise(api: HfApi, repo: str, head: Head, run: str, manifest_path: str, error: Exception | None = None) -> str:
     """The new head when it is this run's own commit, whose answer got lost. Raises PublishError otherwise."""
     for _ in range(3):
         try:
@@ -212,10 +212,10 @@ def _recognise(api: HfApi, repo: str, head: Head, run: str, manifest_path: str) 
         except (HfHubHTTPError, httpx2.TransportError):
             time.sleep(1)
             continue
-        if json.loads(Path(path).read_text("utf-8")).get("run") == run:
+        if commit != head.commit and json.loads(Path(path).read_text("utf-8")).get("run") == run:
             return commit
         break
-    raise PublishError(_moved(repo, head))
+    raise PublishError(_moved(repo, head) if error is None else f"publishing to {repo} failed: {error}") from error
 
 
 def _moved(repo: str, head: Head) -> str:

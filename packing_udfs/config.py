@@ -147,6 +147,8 @@ class Output(_Model):
     """Whether a repository that has to be made is private."""
     max_operations_per_commit: int = Field(100, ge=2)
     """Files in a commit at most; above it, commits go to a pull request that is merged last."""
+    retry_seconds: float = Field(300, ge=0)
+    """How long an upload or a commit is tried again, with backoff, while the Hub is busy or away."""
 
 
 class Quality(_Model):

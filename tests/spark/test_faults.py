@@ -1,0 +1,75 @@
+"""A Hub that fails: the run recovers, or ends with the repository as it was."""
+
+import pytest
+from huggingface_hub import CommitOperationAdd
+
+from jobs import pack, publish
+from tests.spark.conftest import files_of
+
+
+@pytest.fixture
+def faults(session_hub):
+    """Inject faults that end with the test."""
+    yield session_hub.inject
+    session_hub.faults.clear()
+
+
+def test_a_busy_hub_is_tried_again(run_demo, packed, api, faults):
+    commit = faults(route="commit", status=503, times=2)
+    upload = faults(route="preupload", status=429, headers={"Retry-After": "1"}, times=1)
+    report = run_demo("user/busy")
+    assert commit.hits == 2
+    assert upload.hits == 1
+    assert (
+        files_of(api, "user/busy")["manifest/train.parquet"] == files_of(api, "user/packed")["manifest/train.parquet"]
+    )
+    assert len(api.list_repo_commits("user/busy", repo_type="dataset")) == 2
+    assert report["commit"] == api.dataset_info("user/busy").sha
+
+
+def test_a_lost_answer_is_recognised(run_demo, api, faults):
+    lost = faults(route="commit", reset="after", times=1)
+    report = run_demo("user/lost")
+    assert lost.hits == 1
+    assert report["commit"] == api.dataset_info("user/lost").sha
+    assert len(api.list_repo_commits("user/lost", repo_type="dataset")) == 2
+
+
+def test_a_lost_merge_is_recognised(run_demo, api, faults):
+    lost = faults(route="merge_pull_request", reset="after", times=1)
+    report = run_demo("user/lost-merge", output={"repo": "user/lost-merge", "max_operations_per_commit": 3})
+    assert lost.hits == 1
+    assert report["commit"] == api.dataset_info("user/lost-merge").sha
+
+
+def test_a_full_hub_fails_the_run_and_changes_nothing(run_demo, packed, api, faults):
+    full = faults(route="put_xorb", status=507, times=None)
+    with pytest.raises(publish.PublishError, match=r"upload of data/train/0000\d\.parquet to user/packed failed"):
+        run_demo("user/packed", shards={"seed": 7}, output={"repo": "user/packed", "retry_seconds": 1})
+    assert full.hits
+    assert api.dataset_info("user/packed").sha == packed["commit"]
+
+
+def test_a_hub_that_stays_busy_fails_the_run_and_changes_nothing(run_demo, packed, api, faults):
+    busy = faults(route="commit", status=503, times=None)
+    with pytest.raises(publish.PublishError, match="commit to user/packed failed"):
+        run_demo("user/packed", shards={"seed": 8}, output={"repo": "user/packed", "retry_seconds": 2})
+    assert busy.hits > 1
+    assert api.dataset_info("user/packed").sha == packed["commit"]
+
+
+@pytest.mark.parametrize("max_operations", [100, 3])
+def test_somebody_elses_commit_in_between_is_not_overwritten(run_demo, api, monkeypatch, max_operations):
+    repo = f"user/contested-{max_operations}"
+    collect = pack.collect
+
+    def collect_while_another_commits(*args):
+        rows = collect(*args)
+        operation = CommitOperationAdd("notes.txt", b"mine")
+        api.create_commit(repo, [operation], commit_message="notes", repo_type="dataset")
+        return rows
+
+    monkeypatch.setattr(pack, "collect", collect_while_another_commits)
+    with pytest.raises(publish.PublishError, match="somebody else committed"):
+        run_demo(repo, output={"repo": repo, "max_operations_per_commit": max_operations})
+    assert set(files_of(api, repo)) == {".gitattributes", "notes.txt"}
