@@ -2,8 +2,8 @@
 
 The manifest says where a row group lies, so it takes one request; a file's footer takes one more, once for as long as
 its row groups are being read. Threads start when there is something to fetch and end when there is not, so an
-iterator that is left holds none. At most `num_lanes + prefetch` row groups are in memory, and each is given up when
-its last pack has been handed out.
+iterator that is left holds none. At most `num_lanes + prefetch` row groups are in memory (and one more while it is
+parsed), and each is given up when its last pack has been handed out.
 
 Rejected: `ParquetFile` over a remote file object (a request for each column chunk), a thread pool of
 `concurrent.futures` (at exit it waits for a fetch that may be retrying for minutes).
@@ -190,6 +190,7 @@ class Prefetcher:
         self._slots: dict[int, _Slot] = {}
         self._stop = Stop()
         self._footers = Footers(source, self._stop)
+        self._parsing = threading.Lock()  # one at a time: a row group being parsed is in memory twice
         self._lock = threading.Lock()
         self._waiting: deque[tuple[int, _Outcome]] = deque()
         self._threads: list[threading.Thread] = []
@@ -243,7 +244,8 @@ class Prefetcher:
         row = self._manifest.slice(row_group, 1).select(_LOCATION).to_pylist()[0]
         footer = self._footers.get(row["file"], row["footer_offset"], row["footer_bytes"])
         data = self._source.read(row["file"], row["offset"], row["bytes"], self._stop)
-        return Packs(read_table(data, row, footer), row["file"], row["row_group"])
+        with self._parsing:
+            return Packs(read_table(data, row, footer), row["file"], row["row_group"])
 
 
 _LOCATION = ["file", "file_bytes", "footer_offset", "footer_bytes", "row_group", "offset", "bytes", "num_rows"]

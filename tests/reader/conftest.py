@@ -2,13 +2,16 @@
 
 import io
 import json
+import warnings
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from huggingface_hub import HfApi, close_session, constants
 from PIL import Image
 
+from jobs.local_hub import LocalHub
 from packing_udfs import contract, manifest
 from packing_udfs.shard_file import write_shard
 
@@ -83,3 +86,33 @@ def rewrite_info(folder: Path, split: str = "train", **changes) -> None:
 def packs_of(batch: dict) -> list[int]:
     """The numbers of a batch's packs, as `make_pack` counted them."""
     return [int(ids[0]) // 10 for ids in batch["sample_ids"]]
+
+
+@pytest.fixture(scope="session")
+def hub_dataset(tmp_path_factory) -> Path:
+    """64 packs of some 100 kB: 16 row groups of 4 in four files."""
+    return write_dataset(tmp_path_factory.mktemp("hub_dataset"), [[4] * 4] * 4, edge=110)
+
+
+def upload(repo: str, folder: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of huggingface_hub's own call of its HTTP client
+        HfApi().create_repo(repo, repo_type="dataset")
+        HfApi().upload_folder(repo_id=repo, repo_type="dataset", folder_path=str(folder))
+
+
+@pytest.fixture(scope="session")
+def hub(tmp_path_factory, hub_dataset):
+    """A local Hub that this process's huggingface_hub is set to, with `hub_dataset` as owner/packed."""
+    with pytest.MonkeyPatch.context() as patch, LocalHub(tmp_path_factory.mktemp("hub"), xet=False) as hub:
+        # huggingface_hub has read its environment when it was imported, so what it made of it is set as well.
+        for name, value in hub.environment().items():
+            patch.setenv(name, value)
+        patch.setattr(constants, "ENDPOINT", hub.url)
+        patch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", hub.url + "/{repo_id}/resolve/{revision}/{filename}")
+        patch.setattr(constants, "HF_HUB_CACHE", str(tmp_path_factory.mktemp("cache")))
+        patch.setattr(constants, "HF_HUB_DISABLE_XET", True)
+        patch.setattr(constants, "HF_HUB_DISABLE_PROGRESS_BARS", True)
+        upload("owner/packed", hub_dataset)
+        yield hub
+        close_session()

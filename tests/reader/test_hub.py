@@ -1,0 +1,284 @@
+"""Reading from a Hub: what it is asked, and what becomes of its faults."""
+
+import os
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+from conftest import packs_of, upload
+from huggingface_hub import HfApi, constants
+
+from packing_udfs import fetch
+from packing_udfs.fetch import FetchError, HubSource, Stop, open_source
+from packing_udfs.manifest import load
+from packing_udfs.reader import PackedDataset
+
+
+@pytest.fixture(autouse=True)
+def _fresh(hub):
+    hub.requests.clear()
+    yield
+    hub.faults.clear()
+
+
+def open_packed(name="owner/packed", **options) -> PackedDataset:
+    return PackedDataset(name, **{"global_batch_size": 4, "decode": "bytes", "retry_seconds": 5} | options)
+
+
+def ranges(hub, path=r".parquet") -> list:
+    """Requests for ranges of data files."""
+    return [record for record in hub.requests if "/data/" in record.path and path in record.path]
+
+
+@pytest.mark.parametrize("name", ["owner/packed", "hf://datasets/owner/packed", "hf://datasets/owner/packed@main"])
+def test_the_hub_reads_as_a_folder_does(hub, hub_dataset, name):
+    local, remote = list(open_packed(str(hub_dataset))), list(open_packed(name))
+    assert [packs_of(batch) for batch in remote] == [packs_of(batch) for batch in local]
+    assert [batch["images"] for batch in remote] == [batch["images"] for batch in local]
+    assert remote[-1]["state"] == local[-1]["state"]
+
+
+def test_each_row_group_is_one_request_and_no_byte_is_read_twice(hub, hub_dataset):
+    dataset = open_packed()
+    hub.requests.clear()
+    assert len(list(dataset)) == 16
+    records = ranges(hub)
+    rows = dataset.manifest.row_groups.to_pylist()
+    spans = {f"bytes={row['offset']}-{row['offset'] + row['bytes'] - 1}" for row in rows}
+    footers = {f"bytes={row['footer_offset']}-{row['file_bytes'] - 1}" for row in rows}
+    asked = [record.range for record in records]
+    assert sorted(span for span in asked if span in spans) == sorted(
+        f"bytes={row['offset']}-{row['offset'] + row['bytes'] - 1}" for row in rows
+    )
+    assert len(asked) == 16 + 4, "a request a row group and one a file for its footer"
+    assert set(asked) == spans | footers
+    assert {record.status for record in records} == {206}
+    stored = sum(path.stat().st_size for path in hub_dataset.glob("data/train/*"))
+    assert stored * 0.98 <= sum(record.bytes_out for record in records) <= stored * 1.02
+
+
+def test_a_node_asks_for_the_manifest_once(hub):
+    commit = HfApi().dataset_info("owner/packed").sha
+    open_packed()
+    hub.requests.clear()
+    for rank in range(4):
+        open_packed(rank=rank, world_size=4)
+    assert [(record.method, record.route) for record in hub.requests] == [("HEAD", "resolve")] * 4
+    hub.requests.clear()
+    open_packed(revision=commit)
+    assert len(hub.requests) == 0, "a commit needs no request at all when the node has the manifest"
+
+
+def test_a_branch_that_moves_does_not_move_the_reader(hub, packed):
+    upload("owner/moving", packed)
+    dataset = open_packed("owner/moving")
+    expected = list(open_packed(str(packed)))
+    HfApi().delete_files("owner/moving", ["data/*", "manifest/*"], repo_type="dataset")
+    assert [packs_of(batch) for batch in dataset] == [packs_of(batch) for batch in expected]
+    with pytest.raises(FileNotFoundError, match=r"owner/moving.* manifest/train.json: no such file"):
+        open_packed("owner/moving")
+
+
+def test_what_is_not_there_is_said_at_once(hub):
+    with pytest.raises(FetchError, match="owner/nothing"):
+        open_packed("owner/nothing")
+    with pytest.raises(FetchError, match="no-such-branch"):
+        open_packed(revision="no-such-branch")
+
+
+def test_a_reset_inside_a_range_goes_on_at_the_last_byte(hub, hub_dataset):
+    fault = hub.inject(route="resolve", path="00000.parquet", skip=1, cut_answer=70_000, drip=(10_000, 0.01))
+    expected = list(open_packed(str(hub_dataset)))
+    assert [packs_of(batch) for batch in open_packed()] == [packs_of(batch) for batch in expected]
+    assert fault.hits == 1
+    asked = [tuple(map(int, record.range[6:].split("-"))) for record in ranges(hub, "00000.parquet")]
+    again = [(start, end) for start, end in asked if sum(other_end == end for _, other_end in asked) == 2]
+    (first, end), (second, same_end) = sorted(again)
+    assert end == same_end
+    assert 0 < second - first <= 70_000, "the second request asks for the rest"
+    got = sum(record.bytes_out for record in ranges(hub, "00000.parquet") if record.range.endswith(f"-{end}"))
+    assert got <= end + 1 - first + 70_000 - (second - first), "what came is not asked for again"
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        {"status": 429, "headers": {"Retry-After": "1"}, "times": 2},
+        {"status": 429, "headers": {"ratelimit": '"resolvers";r=0;t=1'}, "times": 1},
+        {"status": 503, "times": 2},
+        {"status": 500, "times": 1},
+        {"reset": "before", "times": 2},
+        {"reset": "after", "times": 1},
+    ],
+)
+def test_faults_that_pass_are_waited_for(hub, hub_dataset, monkeypatch, fault):
+    waits = []
+    monkeypatch.setattr(Stop, "wait", lambda self, seconds: waits.append(seconds))
+    fault = hub.inject(route="resolve", path="00002.parquet", **fault)
+    expected = list(open_packed(str(hub_dataset)))
+    assert [packs_of(batch) for batch in open_packed()] == [packs_of(batch) for batch in expected]
+    assert fault.hits == len(waits) == fault.times
+    if fault.status == 429:
+        assert set(waits) == {1.0}
+    else:
+        assert all(0.25 <= wait <= 1.0 for wait in waits)
+
+
+def test_faults_while_the_manifest_is_fetched_are_waited_for(hub, monkeypatch, tmp_path):
+    waits = []
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(Stop, "wait", lambda self, seconds: waits.append(seconds))
+    hub.inject(route="resolve", method="HEAD", path="/main/", status=429, headers={"Retry-After": "2"})
+    assert open_packed().manifest.num_packs == 64
+    assert waits == [2.0]
+
+
+def test_an_outage_ends_in_an_error_in_the_loop(hub):
+    dataset = open_packed(retry_seconds=0.6)
+    hub.inject(route="resolve", path="/data/", status=503, times=None)
+    with pytest.raises(FetchError, match=r"00000?\d.parquet, bytes \d+–\d+: gave up after \d attempts .* 503"):
+        list(dataset)
+    assert fetching() == []
+
+
+def test_a_refusal_is_not_retried(hub, monkeypatch):
+    monkeypatch.setattr(Stop, "wait", lambda self, seconds: pytest.fail("waited for what no wait mends"))
+    dataset = open_packed()
+    hub.inject(route="resolve", path="/data/", status=403, times=None)
+    with pytest.raises(FetchError, match="403"):
+        list(dataset)
+
+
+def test_leaving_in_an_outage_is_quick(hub):
+    batches = iter(open_packed(retry_seconds=600))
+    next(batches)
+    fault = hub.inject(route="resolve", path="/data/", status=503, headers={"Retry-After": "300"}, times=None)
+    start = time.monotonic()
+    for _ in range(4):  # into the second cycle, so that the third is asked for
+        next(batches)
+    while not fault.hits:
+        time.sleep(0.01)
+    assert fetching()
+    batches.close()
+    assert fetching() == []
+    assert time.monotonic() - start < 60, "nobody waits for the 300 s that the server asks for"
+
+
+def fetching() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name.startswith("fetch ")]
+
+
+class Answer:
+    """Enough of an HTTP answer, for a storage behind signed URLs."""
+
+    def __init__(self, status: int, body: bytes = b"", url: str = "", headers=None, history=()):
+        self.status_code, self.url, self.history, self._body = status, url, history, body
+        self.headers, self.reason_phrase = headers or {}, "reason"
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        pass
+
+    def iter_raw(self):
+        yield self._body[: len(self._body) // 2]
+        yield self._body[len(self._body) // 2 :]
+
+
+class Storage:
+    """A client whose resolve URLs lead to storage under signed URLs, each good for three requests."""
+
+    def __init__(self, data: bytes):
+        self.data, self.log, self.used = data, [], 0
+
+    def stream(self, method, url, *, headers, timeout, follow_redirects):
+        signed = "storage" in url
+        self.log.append(("storage" if signed else "resolve", headers["Range"], "authorization" in headers))
+        self.used = self.used + 1 if signed else 1
+        if self.used > 3:
+            return Answer(403, url=url)
+        start, end = map(int, headers["Range"].removeprefix("bytes=").split("-"))
+        of_range = {"Content-Range": f"bytes {start}-{end}/{len(self.data)}"}
+        url = f"https://storage/{len(self.log)}" if not signed else url
+        return Answer(206, self.data[start : end + 1], url, of_range, () if signed else ("redirect",))
+
+
+def test_signed_urls_are_kept_until_they_expire(monkeypatch):
+    storage = Storage(bytes(range(200)))
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    monkeypatch.setattr(fetch, "get_session", lambda: storage)
+    source = HubSource("owner/packed", "f" * 40, retry_seconds=1)
+    for i in range(5):
+        assert source.read("a.parquet", 10 * i, 10, Stop()) == bytes(range(10 * i, 10 * i + 10))
+    assert [(where, has_token) for where, _, has_token in storage.log] == [
+        ("resolve", True),
+        ("storage", False),
+        ("storage", False),
+        ("storage", False),  # refused: it has expired
+        ("resolve", True),
+        ("storage", False),
+    ]
+
+
+def test_a_wrong_range_is_refused(monkeypatch):
+    answers = [Answer(206, b"x" * 10, headers={"Content-Range": "bytes 0-9/200"}), Answer(200, b"x" * 200)]
+    client = type("Client", (), {"stream": lambda self, *args, **options: answers.pop(0)})()
+    monkeypatch.setattr(fetch, "get_session", lambda: client)
+    monkeypatch.setattr(Answer, "read", lambda self: b"", raising=False)
+    monkeypatch.setattr(fetch, "hf_raise_for_status", lambda answer: None)
+    source = HubSource("owner/packed", "f" * 40, retry_seconds=1)
+    with pytest.raises(FetchError, match="asked for byte 10 on, got 0"):
+        source.read("a.parquet", 10, 10, Stop())
+    with pytest.raises(FetchError, match="whole files only"):
+        source.read("a.parquet", 10, 10, Stop())
+
+
+def test_any_fsspec_url_is_read(packed):
+    import fsspec
+
+    memory = fsspec.filesystem("memory")
+    memory.put(str(packed), "/packed", recursive=True)
+    remote, local = (list(open_packed(name)) for name in ("memory://packed", str(packed)))
+    assert [batch["images"] for batch in remote] == [batch["images"] for batch in local]
+
+
+def test_a_local_file_that_is_too_short_is_said_at_once(packed, tmp_path):
+    (tmp_path / "short").write_bytes(b"12345")
+    source = open_source(str(tmp_path), retry_seconds=600)
+    with pytest.raises(FetchError, match="short: ends 3 bytes before"):
+        source.read("short", 2, 6, Stop())
+    with pytest.raises(FetchError, match="FileNotFoundError"):
+        source.read("absent", 0, 1, Stop())
+
+
+SCRIPT = """
+from torch.utils.data import DataLoader
+from packing_udfs.reader import PackedDataset
+if __name__ == "__main__":
+    for options in ({}, {"num_workers": 2}, {"num_workers": 2, "multiprocessing_context": "spawn"}):
+        dataset = PackedDataset("owner/packed", global_batch_size=4, micro_batch_size=1)
+        loader = DataLoader(dataset, batch_size=None, **options)
+        print([int(batch["sample_ids"][0][0]) // 10 for batch in loader])
+"""
+
+
+def test_the_environment_alone_leads_to_another_hub(hub, hub_dataset, tmp_path):
+    (tmp_path / "train.py").write_text(SCRIPT)
+    env = {**os.environ, **hub.environment(), "HF_HOME": str(tmp_path / "home")}
+    command = [sys.executable, "-W", "error", "-W", "ignore::DeprecationWarning", str(tmp_path / "train.py")]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120)
+    expected = [packs_of(batch) for batch in open_packed(str(hub_dataset), micro_batch_size=1)]
+    assert done.stderr == ""
+    assert done.stdout.splitlines() == [str([pack for (pack,) in expected])] * 3
+
+
+def test_manifest_can_be_read_by_hand(hub, hub_dataset):
+    source = open_source("owner/packed", retry_seconds=1)
+    info, rows = (source.read_file(f"manifest/train.{kind}") for kind in ("json", "parquet"))
+    assert load(info, rows).num_packs == 64
+    assert source.list_files("data") == [
+        (f"data/train/0000{i}.parquet", (hub_dataset / f"data/train/0000{i}.parquet").stat().st_size) for i in range(4)
+    ]

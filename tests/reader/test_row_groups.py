@@ -1,0 +1,153 @@
+"""From bytes to packs: no copies, errors with an address, bounded memory."""
+
+import io
+import shutil
+import weakref
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from conftest import SEQ_LEN, packs_of, write_dataset
+
+from packing_udfs import contract, manifest, row_groups
+from packing_udfs.fetch import Stop, open_source
+from packing_udfs.reader import PackedDataset
+from packing_udfs.row_groups import Footers, Packs, read_table
+
+
+def manifest_of(folder) -> manifest.Manifest:
+    return manifest.load(
+        (folder / "manifest/train.json").read_bytes(), (folder / "manifest/train.parquet").read_bytes()
+    )
+
+
+def load(folder, index: int) -> pa.Table:
+    """Row group `index` of a dataset by its manifest row alone."""
+    source, stop = open_source(str(folder), retry_seconds=0), Stop()
+    row = manifest_of(folder).row_groups.slice(index, 1).to_pylist()[0]
+    footer = Footers(source, stop).get(row["file"], row["footer_offset"], row["footer_bytes"])
+    return read_table(source.read(row["file"], row["offset"], row["bytes"], stop), row, footer)
+
+
+def test_a_row_group_is_what_parquet_reads(packed):
+    expected = pq.ParquetFile(packed / "data/train/00001.parquet").read_row_group(2)
+    assert load(packed, 6).equals(expected)
+
+
+def test_token_tensors_are_views_of_arrow_memory(packed):
+    table = load(packed, 0)
+    packs = Packs(table, "data/train/00000.parquet", 0)
+    for name in ("input_ids", "labels", "sample_lengths", "sample_num_images", "image_num_tokens", "sample_ids"):
+        values = table[name].chunk(0).values
+        start = values.buffers()[1].address
+        for row in range(table.num_rows):
+            tensor = packs[row][name]
+            assert tensor.tolist() == table[name][row].as_py()
+            assert start <= tensor.data_ptr() <= start + values.nbytes - tensor.nbytes or not len(tensor)
+    assert packs[0]["input_ids"].dtype == torch.int32
+    assert packs[0]["sample_ids"].dtype == torch.int64
+
+
+def test_a_pack_has_what_was_stored(packed):
+    table = load(packed, 4)
+    for row in range(table.num_rows):
+        pack, stored = Packs(table, "f", 0)[row], table.slice(row, 1).to_pylist()[0]
+        assert pack["image_sizes"].tolist() == [[size["height"], size["width"]] for size in stored["image_sizes"]]
+        assert pack["images"] == [image["bytes"] for image in stored["images"]]
+        for name in ("sample_sources", "num_tokens", "num_label_tokens", "num_images", "vision_cost"):
+            assert pack[name] == stored[name]
+
+
+@pytest.fixture
+def damaged(packed, tmp_path):
+    """A copy of the dataset, and a function that overwrites bytes of row group 2 of its second file."""
+    shutil.copytree(packed, tmp_path, dirs_exist_ok=True)
+    row = manifest_of(packed).row_groups.slice(6, 1).to_pylist()[0]
+    assert (row["file"], row["row_group"]) == ("data/train/00001.parquet", 2)
+
+    def damage(offset: int, data: bytes):
+        with open(tmp_path / row["file"], "r+b") as file:
+            file.seek(row[offset] if isinstance(offset, str) else row["offset"] + offset)
+            file.write(data)
+
+    return tmp_path, damage
+
+
+def read_all(folder, **options):
+    return list(PackedDataset(str(folder), global_batch_size=2, retry_seconds=0, **options))
+
+
+def test_damaged_bytes_are_named(damaged):
+    folder, damage = damaged
+    damage(0, b"\xff" * 200)
+    with pytest.raises(contract.ContractError, match=r"data/train/00001.parquet row group 2: its bytes are damaged"):
+        read_all(folder)
+
+
+def test_a_flipped_bit_in_an_image_is_found_where_pages_have_checksums(tmp_path, monkeypatch):
+    options = contract.writer_options()
+    monkeypatch.setattr(contract, "writer_options", lambda: {**options, "write_page_checksum": True})
+    folder = write_dataset(tmp_path, [[2]])
+    file = folder / "data/train/00000.parquet"
+    data, image = bytearray(file.read_bytes()), load(folder, 0)["images"].to_pylist()
+    at = data.index(next(of_pack[0]["bytes"] for of_pack in image if of_pack)) + 300
+    data[at] ^= 1
+    file.write_bytes(data)
+    with pytest.raises(
+        contract.ContractError, match=r"00000.parquet row group 0: its bytes are damaged: .*[Cc][Rr][Cc]"
+    ):
+        read_all(folder)
+
+
+def test_a_damaged_footer_is_named(damaged):
+    folder, damage = damaged
+    damage("footer_offset", b"\xff" * 200)
+    with pytest.raises(contract.ContractError, match=r"data/train/00001.parquet: its footer cannot be read"):
+        read_all(folder)
+
+
+def test_packs_that_disagree_with_their_totals_are_named(packed):
+    table = load(packed, 0)
+    totals = pa.array([n + 1 for n in table["num_tokens"].to_pylist()], pa.int32())
+    wrong = table.set_column(table.column_names.index("num_tokens"), "num_tokens", totals)
+    with pytest.raises(contract.ContractError, match=r"f row group 5 row 1: input_ids counts \d+, the pack's total"):
+        Packs(wrong, "f", 5)[1]
+
+
+@pytest.mark.parametrize(
+    ("schema", "message"),
+    [
+        (contract.PACK_SCHEMA, "contract version none, this code reads 1"),
+        (pa.schema([("a", pa.int8())], {b"packing_contract": b"1"}), "its columns are not those of the contract"),
+        (pa.schema([("a", pa.int8())], {b"packing_contract": b"2"}), "contract version 2, this code reads 1"),
+    ],
+)
+def test_files_of_another_contract_are_refused(schema, message):
+    buffer = io.BytesIO()
+    pq.write_table(schema.empty_table(), buffer)
+    tail = buffer.getvalue()[4:]
+    with pytest.raises(contract.ContractError, match=message):
+        row_groups._parse_footer("f", tail)
+
+
+@pytest.mark.parametrize(("lanes", "prefetch"), [(1, 0), (2, 0), (2, 1), (4, 4)])
+def test_at_most_lanes_and_prefetch_row_groups_are_in_memory(tmp_path, monkeypatch, lanes, prefetch):
+    live, peak = weakref.WeakSet(), []
+
+    class Counted(Packs):
+        def __init__(self, *args):
+            super().__init__(*args)
+            live.add(self)
+            peak.append(len(live))
+
+    monkeypatch.setattr(row_groups, "Packs", Counted)
+    folder = write_dataset(tmp_path, [[4] * 16])
+    batches = PackedDataset(str(folder), global_batch_size=lanes, prefetch=prefetch, decode=None)
+    assert sorted(pack for batch in batches for pack in packs_of(batch)) == list(range(64))
+    assert len(peak) == 16, "each row group is read once"
+    assert lanes <= max(peak) <= lanes + prefetch
+
+
+def test_seq_len_is_the_manifests(packed):
+    assert next(iter(PackedDataset(str(packed), global_batch_size=2)))["input_ids"].shape == (2, SEQ_LEN)

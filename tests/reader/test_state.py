@@ -1,0 +1,167 @@
+"""What a dataset refuses, and how it behaves as a guest in somebody's process."""
+
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from conftest import packs_of, rewrite_info
+from torch.utils.data import DataLoader
+
+from packing_udfs import contract
+from packing_udfs.processor import ProcessorError
+from packing_udfs.reader import PackedDataset, StateError
+
+PROCESSOR = str(Path(__file__).parents[2] / "jobs/demo/processor")
+
+
+def open_packed(folder, **options) -> PackedDataset:
+    return PackedDataset(str(folder), **{"global_batch_size": 4, "decode": None} | options)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"seed": 1}, r"seed is 0, this dataset has 1"),
+        ({"global_batch_size": 8}, r"global_batch_size is 4, this dataset has 8"),
+        ({"shuffle": False}, r"shuffle is True, this dataset has False"),
+        ({"end": "pad"}, r"end is 'drop', this dataset has 'pad'"),
+    ],
+)
+def test_a_state_of_other_options_is_refused(packed, options, message):
+    state = open_packed(packed).state_dict()
+    with pytest.raises(StateError, match=message):
+        open_packed(packed, **options).load_state_dict(state)
+
+
+def test_a_state_of_other_data_or_code_is_refused(packed, tmp_path):
+    state = open_packed(packed).state_dict()
+    other = shutil.copytree(packed, tmp_path / "other")
+    rewrite_info(other, note="another run")
+    with pytest.raises(StateError, match=r"fingerprint is '[0-9a-f]{64}', the manifest here is '[0-9a-f]{64}'"):
+        open_packed(other).load_state_dict(state)
+    for key in ("version", "order_version"):
+        with pytest.raises(StateError, match=f"{key} is 0, this code .* 1"):
+            open_packed(packed).load_state_dict({**state, key: 0})
+    with pytest.raises(StateError, match=r"its keys are \['epoch'\]"):
+        open_packed(packed).load_state_dict({"epoch": 1})
+
+
+def test_a_state_between_micro_batches_needs_the_same_cut(packed):
+    state = next(iter(open_packed(packed, micro_batch_size=1)))["state"]
+    assert (state["step"], state["lane"]) == (0, 1)
+    with pytest.raises(StateError, match="between the micro-batches of a step, after 1 lanes"):
+        open_packed(packed, micro_batch_size=2).load_state_dict(state)
+    with pytest.raises(StateError, match="between the micro-batches of a step"):
+        open_packed(packed, rank=0, world_size=4).load_state_dict(state)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"global_batch_size": 5, "rank": 0, "world_size": 2}, "global_batch_size=5: must be a multiple of world_size"),
+        ({"global_batch_size": 0}, "global_batch_size=0"),
+        ({"global_batch_size": 51}, r"global_batch_size=51: .* has 50 packs in 'train'"),
+        ({"micro_batch_size": 3}, "micro_batch_size=3: must divide the 4 packs"),
+        ({"rank": 2, "world_size": 2}, r"rank=2, world_size=2: rank must be in \[0, world_size\)"),
+        ({"rank": 1}, "give both or none"),
+        ({"end": "repeat"}, "end='repeat'"),
+        ({"decode": "numpy"}, "decode='numpy'"),
+        ({"prefetch": -1}, "prefetch=-1"),
+        ({"revision": "main"}, "revision='main': only repositories on the Hub"),
+    ],
+)
+def test_arguments_that_do_not_fit_are_refused(packed, options, message):
+    with pytest.raises(ValueError, match=message):
+        open_packed(packed, **options)
+
+
+@pytest.mark.parametrize("name", ["no/such/folder", "nowhere", "hf://models/a/b", "hf://datasets/a"])
+def test_names_of_nothing_are_refused(name):
+    with pytest.raises(ValueError, match=r"must be hf://|is no folder here"):
+        open_packed(name)
+
+
+def test_a_manifest_of_another_contract_is_refused(packed, tmp_path):
+    other = shutil.copytree(packed, tmp_path / "other")
+    rewrite_info(other, contract=2)
+    with pytest.raises(contract.ContractError, match="contract version 2 is not 1"):
+        open_packed(other)
+
+
+def test_another_processor_is_refused_and_the_right_one_used(packed, tmp_path):
+    from packing_udfs import processor
+
+    with pytest.raises(ProcessorError, match=r"the dataset was packed with owner/model .*, fingerprint ffff"):
+        open_packed(packed, processor=PROCESSOR)
+    other = shutil.copytree(packed, tmp_path / "other")
+    fingerprint = processor.fetch(PROCESSOR).fingerprint
+    rewrite_info(other, processor={"name": PROCESSOR, "revision": None, "fingerprint": fingerprint})
+    batch = next(iter(open_packed(other, processor=PROCESSOR, global_batch_size=1)))
+    assert "images" not in batch
+    assert ("pixel_values" in batch) == bool(len(batch["image_sizes"]))
+
+
+def test_rank_and_world_size_come_from_torch_distributed(packed, tmp_path, monkeypatch):
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert len(next(iter(open_packed(packed)))["sample_ids"]) == 4, "the environment is not read"
+    torch_distributed = __import__("torch").distributed
+    torch_distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/rendezvous", rank=0, world_size=1)
+    try:
+        assert open_packed(packed)._rank == 0
+        monkeypatch.setattr(torch_distributed, "get_rank", lambda: 1)
+        monkeypatch.setattr(torch_distributed, "get_world_size", lambda: 2)
+        inferred, given = open_packed(packed), open_packed(packed, rank=1, world_size=2)
+        assert [packs_of(b) for b in inferred] == [packs_of(b) for b in given]
+    finally:
+        torch_distributed.destroy_process_group()
+
+
+def test_the_loops_process_does_not_guess_where_workers_are(packed):
+    dataset = open_packed(packed)
+    batches = iter(DataLoader(dataset, batch_size=None, num_workers=1))
+    state = next(batches)["state"]
+    with pytest.raises(StateError, match=r"use batch\['state'\]"):
+        dataset.state_dict()
+    dataset.load_state_dict(state)
+    assert dataset.state_dict() == state
+    inline = open_packed(packed)
+    assert inline.state_dict()["step"] == 0
+    assert next(iter(inline))["state"] == inline.state_dict() == state
+
+
+def test_leaving_the_loop_leaves_no_thread(packed):
+    before = set(threading.enumerate())
+    for _ in open_packed(packed, prefetch=4):
+        break
+    assert set(threading.enumerate()) == before
+    with pytest.raises(contract.ContractError, match="step 1"):
+        fail_in_the_loop(open_packed(packed, prefetch=4))
+    assert set(threading.enumerate()) == before
+
+
+def fail_in_the_loop(dataset):
+    for batch in dataset:
+        raise contract.ContractError(f"step {batch['state']['step']}")
+
+
+RUN = """
+import sys
+sys.modules["pyspark"] = None
+from packing_udfs.reader import PackedDataset
+heavy = [name for name in ("transformers", "datasets", "pydantic", "pandas") if name in sys.modules]
+assert not heavy, heavy
+dataset = PackedDataset({folder!r}, global_batch_size=4)
+batches = iter(dataset)
+print(next(batches)["state"]["step"], [name for name in ("transformers", "datasets") if name in sys.modules])
+"""
+
+
+def test_needs_no_spark_or_transformers_and_exits_with_an_open_iterator(packed):
+    command = [sys.executable, "-W", "error", "-c", RUN.format(folder=str(packed))]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=os.environ)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "1 []\n", "")
