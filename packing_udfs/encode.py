@@ -127,19 +127,19 @@ class Encoder:
             controls.append(match[0])
             return f"\ue000{len(controls) - 1}\ue001"
 
-        chat = [
-            {
-                "role": message["role"],
-                "content": [
-                    {"type": "text", "text": self._control.sub(mark, part["text"] or "")}
-                    if part["type"] == "text"
-                    else {"type": part["type"]}
-                    for part in message["content"]
-                ],
-            }
-            for message in messages
-        ]
         try:
+            chat = [
+                {
+                    "role": message["role"],
+                    "content": [
+                        {"type": "text", "text": self._control.sub(mark, part["text"] or "")}
+                        if part["type"] == "text"
+                        else {"type": part["type"]}
+                        for part in message["content"]
+                    ],
+                }
+                for message in messages
+            ]
             texts, spans = render_jinja_template(
                 [chat],
                 chat_template=self._template,
