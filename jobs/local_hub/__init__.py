@@ -14,7 +14,8 @@ loopback. Setting HF_ENDPOINT and HF_TOKEN to the real Hub's is the only change 
     blobs.py         LFS and regular contents       cas.py, xorbs.py, shards.py   Xet
     disk.py          atomic, durable files          errors.py        refusals
 
-Not answered: `datasets-server` look-ups, buckets, spaces' runtimes, collections, searches, LFS multipart.
+Not answered: `datasets-server` look-ups, searches, moving and squashing, copies of LFS files between repositories,
+buckets, spaces' runtimes, collections, LFS multipart.
 """
 
 from .faults import Fault

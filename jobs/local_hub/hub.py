@@ -3,6 +3,7 @@
 import hashlib
 import hmac
 import threading
+from contextlib import ExitStack
 from pathlib import Path
 
 from .blobs import Blobs
@@ -33,7 +34,7 @@ class LocalHub:
         log_path: a file to append a JSON line per request to.
 
     Raises:
-        ValueError: another Hub serves this root (from `start`).
+        ValueError: another Hub serves this root (from `start`, which also raises OSError for a port in use).
     """
 
     def __init__(
@@ -56,12 +57,16 @@ class LocalHub:
 
     def start(self) -> "LocalHub":
         """Open the root and serve it from threads of this process."""
-        self.disk = Disk(self.root)
-        self.blobs = Blobs(self.disk)
-        self.cas = Cas(self.disk)
-        self.repos = Repos(self.disk)
-        self.requests = RequestLog(self.log_path)
-        self._server = HubServer(self, self.port)
+        with ExitStack() as undo:
+            self.disk = Disk(self.root)
+            undo.callback(self.disk.close)
+            self.blobs = Blobs(self.disk)
+            self.cas = Cas(self.disk)
+            self.repos = Repos(self.disk)
+            self._server = HubServer(self, self.port)
+            undo.callback(self._server.server_close)
+            self.requests = RequestLog(self.log_path)
+            undo.pop_all()
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
         self._thread = threading.Thread(target=self._server.serve_forever, args=(POLL_SECONDS,), daemon=True)
         self._thread.start()

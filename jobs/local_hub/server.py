@@ -91,7 +91,9 @@ class _Handler(BaseHTTPRequestHandler):
             pieces = iter(fault.upload(self._body())) if fault else self._body()
             if fault:
                 fault.begin()
-            call = Call(hub, self.headers, path, query, pieces, self._bearer(), f"http://{self.headers.get('Host')}")
+            host = self.headers.get("Host")
+            base = f"http://{host}" if host else hub.url
+            call = Call(hub, self.headers, path, query, pieces, self._bearer(), base)
             answer = self._answer(call, found, fault)
             for _ in pieces:  # what was not read would be taken for the next request
                 pass

@@ -89,6 +89,13 @@ def test_only_loopback_is_listened_to_and_one_hub_a_root(hub):
         LocalHub(hub.root).start()
 
 
+def test_a_port_in_use_leaves_the_root_to_others(hub, tmp_path):
+    with pytest.raises(OSError, match="in use"):
+        LocalHub(tmp_path / "other", port=hub._server.server_port).start()
+    with LocalHub(tmp_path / "other"):
+        pass
+
+
 def test_the_environment_points_clients_here(hub, tmp_path):
     environment = hub.environment()
     assert environment["HF_ENDPOINT"] == hub.url

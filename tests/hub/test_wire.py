@@ -2,9 +2,13 @@
 
 import hashlib
 import http.client
+import itertools
 import json
+import tracemalloc
 
 import pytest
+
+from jobs.local_hub.commits import lfs_entry
 
 from .conftest import REPO, request
 
@@ -93,6 +97,28 @@ def test_a_body_with_another_hash_is_refused(hub, api):
     reply = request(hub, "POST", f"/api/datasets/{REPO}/commit/main", json.dumps(line), token=hub.token)
     assert (reply.status, "never uploaded" in reply.headers["X-Error-Message"]) == (400, True)
     assert api.list_repo_files(REPO, repo_type="dataset") == [".gitattributes"]
+
+
+def test_large_bodies_are_streamed_both_ways(hub):
+    """16 MiB go in and come out; the Hub and the client of this process hold a few pieces of 1 MiB."""
+    piece = bytes(1 << 20)
+    oid = hashlib.sha256(piece * 16).hexdigest()
+    repo = hub.repos.create("datasets", REPO, False, {"a.bin": lfs_entry(oid, 16 << 20)})
+    tracemalloc.start()
+    try:
+        path = f"/lfs/{oid}/{hub.sign('lfs', oid)}"
+        assert request(hub, "PUT", path, itertools.repeat(piece, 16)).status == 200
+        connection = http.client.HTTPConnection(hub.url.removeprefix("http://"), timeout=20)
+        connection.request("GET", f"/datasets/{repo.id}/resolve/main/a.bin")
+        reply, size = connection.getresponse(), 0
+        while part := reply.read(1 << 16):
+            size += len(part)
+        connection.close()
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert size == 16 << 20
+    assert peak < 6 << 20
 
 
 @pytest.mark.parametrize(

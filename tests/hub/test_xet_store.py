@@ -260,6 +260,20 @@ def rebuild(cas: Cas, plan: dict, size: int) -> bytes:
     return out[plan["offset_into_first_range"] :][:size]
 
 
+def test_chunk_ranges_that_touch_are_fetched_as_one(cas):
+    chunks = [noise(i, 1000) for i in range(8)]
+    name, body = make_xorb(chunks, [0] * 8)
+    cas.xorbs.put(name, io.BytesIO(body).read)
+    cas.put_shard(make_shard([(name, 4, 6), (name, 0, 2), (name, 1, 3)], {name: chunks}, [name]))
+    (file,) = cas.files
+    plan = cas.reconstruction(file, 0, cas.files[file].size, str, 2)
+    ranges = [r for entry in plan["xorbs"][name] for r in entry["ranges"]]
+    assert ranges == [  # a stored chunk has 8 + 1,000 bytes
+        {"chunks": {"start": 0, "end": 3}, "bytes": {"start": 0, "end": 3023}},
+        {"chunks": {"start": 4, "end": 6}, "bytes": {"start": 4032, "end": 6047}},
+    ]
+
+
 def test_a_range_reads_only_the_chunks_that_hold_it(cas, monkeypatch):
     chunks = [noise(i, 1000) for i in range(50)]
     name, _ = put(cas, chunks, schemes=[0] * 50)
