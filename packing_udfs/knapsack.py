@@ -1,9 +1,23 @@
-"""Which samples share a pack: vector bin packing on lengths and costs, no bytes touched."""
+"""Which samples share a pack: vector bin packing on lengths and costs; no bytes are touched.
+
+All algorithms take lengths and costs and return packs as arrays of sample indices. They are deterministic, and
+equal samples are interchangeable. `balanced`, the default, fills packs one at a time (`packing_udfs.bin_filling`)
+under two weightings of the budgets, keeps the better result and evens out the rest (`packing_udfs.local_search`).
+The others are here for comparison: `greedy` is what training loops do, the decreasing ones what trainers' packing
+does with one budget.
+
+Cost: `balanced` is linear in samples but for sorting; `first_fit_decreasing` and `best_fit_decreasing` look at all
+open packs for each sample. `tests/bench` measures all of them against lower bounds.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+
+from packing_udfs.bin_filling import fill_bins
+from packing_udfs.bounds import one_budget
+from packing_udfs.local_search import even_out
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,93 +37,190 @@ class Budgets:
                 raise ValueError(f"{name}={value}: a pack's budget must be at least 1")
 
 
-def _demands(lengths, budgets, vision_costs, num_images):
-    """(int64 [budgets in force, samples], int64 [budgets in force], their names)."""
-    given = {"seq_len": lengths, "vision_cost": vision_costs, "num_images": num_images}
-    names = [name for name in given if getattr(budgets, name) is not None]
-    for name in names:
-        if given[name] is None:
-            raise ValueError(f"budgets.{name}={getattr(budgets, name)}, but its costs are not given: pass them")
-    sizes = np.stack([np.asarray(given[name], dtype=np.int64) for name in names])
-    return sizes, np.array([getattr(budgets, name) for name in names], dtype=np.int64), names
+def too_large(
+    lengths: np.ndarray,
+    budgets: Budgets,
+    *,
+    vision_costs: np.ndarray | None = None,
+    num_images: np.ndarray | None = None,
+) -> np.ndarray:
+    """bool [samples]: those over a budget on their own. Set them aside: the algorithms refuse them.
 
-
-def too_large(lengths, budgets, *, vision_costs=None, num_images=None) -> np.ndarray:
-    """bool mask of the samples that fit no pack; quarantine them before packing."""
+    lengths in tokens, vision_costs in the budget's unit. A budget that is set needs its costs (ValueError).
+    """
     sizes, caps, _ = _demands(lengths, budgets, vision_costs, num_images)
     return (sizes > caps[:, None]).any(axis=0)
 
 
-def _checked(lengths, budgets, vision_costs, num_images):
-    sizes, caps, names = _demands(lengths, budgets, vision_costs, num_images)
-    for name, size, cap in zip(names, sizes, caps, strict=True):
-        if len(size) and size.max() > cap:
-            raise ValueError(f"sample {size.argmax()} has {name} {size.max()}, over the budget of {cap}: set it aside")
-    return sizes, caps
+def bound(
+    lengths: np.ndarray,
+    budgets: Budgets,
+    *,
+    vision_costs: np.ndarray | None = None,
+    num_images: np.ndarray | None = None,
+) -> int:
+    """A number of packs that no algorithm goes below: the largest over the budgets of `bounds.one_budget`."""
+    sizes, caps = _checked(lengths, budgets, vision_costs, num_images)
+    return max(min(1, sizes.shape[1]), *(one_budget(size, int(cap)) for size, cap in zip(sizes, caps, strict=True)))
 
 
-def _place(order, sizes, caps, choose) -> list[np.ndarray]:
-    """Put samples, in `order`, in the open bin that `choose(residuals, fits)` names, else in a new one."""
-    residual = np.empty((len(caps), sizes.shape[1]), dtype=np.int64)
-    bins: list[list[int]] = []
-    for i in order.tolist():
-        left = residual[:, : len(bins)]
-        fits = (left >= sizes[:, i, None]).all(axis=0)
-        if fits.any():
-            at = choose(left, fits)
-        else:
-            at = len(bins)
-            residual[:, at] = caps
-            bins.append([])
-        bins[at].append(i)
-        residual[:, at] -= sizes[:, i]
-    return [np.array(b, dtype=np.int64) for b in bins]
-
-
-def greedy(lengths, budgets, *, vision_costs=None, num_images=None) -> list[np.ndarray]:
-    """Samples in order; a pack closes when the next doesn't fit."""
+def greedy(
+    lengths: np.ndarray,
+    budgets: Budgets,
+    *,
+    vision_costs: np.ndarray | None = None,
+    num_images: np.ndarray | None = None,
+) -> list[np.ndarray]:
+    """Samples in order; a pack closes at the first sample that doesn't fit. Next fit."""
     sizes, caps = _checked(lengths, budgets, vision_costs, num_images)
     bins: list[list[int]] = []
-    left = caps * 0 - 1
-    for i, size in enumerate(sizes.T):
-        if (size > left).any():
+    room = [-1] * len(caps)
+    for i, size in enumerate(sizes.T.tolist()):
+        if any(s > r for s, r in zip(size, room, strict=True)):
             bins.append([])
-            left = caps.copy()
+            room = caps.tolist()
         bins[-1].append(i)
-        left = left - size
-    return [np.array(b, dtype=np.int64) for b in bins]
+        room = [r - s for s, r in zip(size, room, strict=True)]
+    return _arrays(bins)
 
 
-def first_fit_decreasing(lengths, budgets, *, vision_costs=None, num_images=None) -> list[np.ndarray]:
-    """Longest first, each into the first pack where it fits."""
+def first_fit_decreasing(
+    lengths: np.ndarray,
+    budgets: Budgets,
+    *,
+    vision_costs: np.ndarray | None = None,
+    num_images: np.ndarray | None = None,
+) -> list[np.ndarray]:
+    """Longest sample first, each into the first pack where it fits."""
     sizes, caps = _checked(lengths, budgets, vision_costs, num_images)
-    return _place(np.argsort(-sizes[0], kind="stable"), sizes, caps, lambda left, fits: int(fits.argmax()))
+    return _place(np.argsort(-sizes[0], kind="stable"), sizes, caps, lambda room, fits: int(fits.argmax()))
 
 
-def best_fit_decreasing(lengths, budgets, *, vision_costs=None, num_images=None) -> list[np.ndarray]:
-    """Largest share of any budget first, each into the pack with the least room left over all budgets."""
+def best_fit_decreasing(
+    lengths: np.ndarray,
+    budgets: Budgets,
+    *,
+    vision_costs: np.ndarray | None = None,
+    num_images: np.ndarray | None = None,
+) -> list[np.ndarray]:
+    """Largest share of any budget first, each into the pack that has the least room, summed over the budgets."""
     sizes, caps = _checked(lengths, budgets, vision_costs, num_images)
-    share = (sizes / caps[:, None]).max(axis=0)
+    share = (sizes / caps[:, None]).max(axis=0, initial=0)
 
-    def choose(left, fits):
-        return int(np.where(fits, (left / caps[:, None]).sum(axis=0), np.inf).argmin())
+    def fullest(room: np.ndarray, fits: np.ndarray) -> int:
+        return int(np.where(fits, (room / caps[:, None]).sum(axis=0), np.inf).argmin())
 
-    return _place(np.argsort(-share, kind="stable"), sizes, caps, choose)
+    return _place(np.argsort(-share, kind="stable"), sizes, caps, fullest)
 
 
 def balanced(
-    lengths, budgets, *, vision_costs=None, num_images=None, attention_weight: float = 0.0
+    lengths: np.ndarray,
+    budgets: Budgets,
+    *,
+    vision_costs: np.ndarray | None = None,
+    num_images: np.ndarray | None = None,
+    attention_weight: float = 0.0,
 ) -> list[np.ndarray]:
-    """Near the bound in every budget."""
-    return best_fit_decreasing(lengths, budgets, vision_costs=vision_costs, num_images=num_images)
+    """Few packs under all budgets, alike in image work. Packs list their samples in ascending order.
+
+    attention_weight: how much the attention work of a pack, Σ length², counts beside its vision cost when packs
+    are made alike; 1 weighs the averages of both equally, 0 leaves attention out. Vision costs are evened out
+    whether or not they have a budget.
+    """
+    _checked(lengths, budgets, vision_costs, num_images)
+    lengths = np.asarray(lengths, dtype=np.int64)
+    if not len(lengths):
+        return []
+    zeros = np.zeros_like(lengths)
+    vision = zeros if vision_costs is None else np.asarray(vision_costs, dtype=np.int64)
+    images = zeros if budgets.num_images is None else np.asarray(num_images, dtype=np.int64)
+    sizes = np.stack([lengths, vision, images])
+    caps = [
+        budgets.seq_len,
+        budgets.vision_cost or max(1, int(vision.sum())),
+        budgets.num_images or 1,
+    ]
+    attention = attention_weight * _relative(lengths**2)
+    work = _relative(vision) + attention
+    tokens_bind = lengths.sum() / caps[0] > 1.03 * vision.sum() / caps[1]
+    least = bound(lengths, budgets, vision_costs=vision_costs, num_images=num_images)
+    best: list[list[int]] = []
+    for weight, complete in TOKENS_BIND if tokens_bind else VISION_BINDS:
+        bins = fill_bins(sizes, caps, work=work, attention=attention, weight=weight, complete=complete)
+        if not best or len(bins) < len(best):
+            best = bins
+        if len(best) <= least + max(1, least // 500):
+            break
+    bin_of = np.empty(len(lengths), dtype=np.int64)
+    bin_of[np.concatenate(best)] = np.repeat(np.arange(len(best)), [len(b) for b in best])
+    bin_of = even_out(bin_of, sizes, np.array(caps), work)
+    ranked, ends = np.argsort(bin_of, kind="stable"), np.cumsum(np.bincount(bin_of)).tolist()
+    return [ranked[start:end] for start, end in zip([0, *ends], ends, strict=False)]
 
 
-def bound(lengths, budgets, *, vision_costs=None, num_images=None) -> int:
-    """A lower bound on the number of packs: the largest over budgets of ⌈sum / budget⌉."""
-    sizes, caps, _ = _demands(lengths, budgets, vision_costs, num_images)
-    return int((-(-sizes.sum(axis=1) // caps)).max())
-
+# (weight of work against tokens, fill to the token), best first. Completing packs costs some vision cost, which is
+# only spare where tokens bind; where vision cost binds, the two weights win on different mixtures of images.
+TOKENS_BIND = ((2.0, True), (1.0, False))
+VISION_BINDS = ((4.0, False), (0.25, False))
 
 ALGORITHMS: dict[str, Callable[..., list[np.ndarray]]] = {
-    f.__name__: f for f in (greedy, first_fit_decreasing, best_fit_decreasing, balanced)
+    function.__name__: function for function in (balanced, best_fit_decreasing, first_fit_decreasing, greedy)
 }
+
+
+def _relative(values: np.ndarray) -> np.ndarray:
+    """Values over their mean (float64); all zero if they are."""
+    return values * (len(values) / max(int(values.sum()), 1))
+
+
+def _demands(lengths, budgets, vision_costs, num_images) -> tuple[np.ndarray, np.ndarray, list[str]]:
+    """(int64 [budgets that are set, samples], int64 [budgets that are set], their names); tokens first."""
+    given = {"seq_len": lengths, "vision_cost": vision_costs, "num_images": num_images}
+    names = [name for name in given if getattr(budgets, name) is not None]
+    for name in names:
+        if given[name] is None:
+            raise ValueError(f"{name}={getattr(budgets, name)} is set, but the samples' costs are not: pass them")
+    for name, values in given.items():
+        if values is not None and len(values) != len(lengths):
+            raise ValueError(f"{len(values)} costs for {name} and {len(lengths)} lengths: one a sample is needed")
+        if values is not None and len(values) and np.min(values) < 0:
+            raise ValueError(f"sample {np.argmin(values)} has {name} {np.min(values)}: costs must not be negative")
+    sizes = np.stack([np.asarray(given[name], dtype=np.int64) for name in names])
+    return sizes, np.array([getattr(budgets, name) for name in names], dtype=np.int64), names
+
+
+def _checked(lengths, budgets, vision_costs, num_images) -> tuple[np.ndarray, np.ndarray]:
+    """Sizes and caps as `_demands`; ValueError naming the first sample over a budget."""
+    sizes, caps, names = _demands(lengths, budgets, vision_costs, num_images)
+    over = (sizes > caps[:, None]).any(axis=0)
+    if over.any():
+        i = int(over.argmax())
+        at = int((sizes[:, i] > caps).argmax())
+        raise ValueError(
+            f"sample {i} has {names[at]} {sizes[at, i]}, over the budget of {caps[at]}: "
+            "set aside what `too_large` marks"
+        )
+    return sizes, caps
+
+
+def _place(
+    order: np.ndarray, sizes: np.ndarray, caps: np.ndarray, choose: Callable[[np.ndarray, np.ndarray], int]
+) -> list[np.ndarray]:
+    """Samples in `order`, each into the pack that `choose(room, fits)` names among those it fits, else a new one."""
+    room = np.empty((len(caps), sizes.shape[1]), dtype=np.int64)
+    bins: list[list[int]] = []
+    for i in order.tolist():
+        fits = (room[:, : len(bins)] >= sizes[:, i, None]).all(axis=0)
+        if fits.any():
+            at = choose(room[:, : len(bins)], fits)
+        else:
+            at = len(bins)
+            room[:, at] = caps
+            bins.append([])
+        bins[at].append(i)
+        room[:, at] -= sizes[:, i]
+    return _arrays(bins)
+
+
+def _arrays(bins: list[list[int]]) -> list[np.ndarray]:
+    return [np.array(members, dtype=np.int64) for members in bins]
