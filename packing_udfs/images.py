@@ -12,21 +12,34 @@ The format allow-list, one pixel cap and the table of modes decide what is accep
 import io
 import struct
 import warnings
+from contextlib import contextmanager
 
 import numpy as np
-from PIL import Image, ImageOps
+from PIL import Image
 
 from packing_udfs.contract import REASONS
 
 # An MPO (several JPEGs in one file, as cameras make) opens as JPEG.
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF", "JPEG2000", "PPM")
-MAX_PIXELS = 89_478_485  # Pillow's own warning threshold: a quarter of a GiB at three bytes a pixel
+MAX_PIXELS = 50_000_000  # every format then decodes in less than 1 GB and about 5 s; JPEG 2000 is the worst
 _EXIF_ORIENTATION = 0x0112
+_UPRIGHT = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}  # what undoes an EXIF orientation; 5 to 8 swap height and width
+# Where a PNG may say its orientation: keys of Pillow's info, beside the chunk eXIf.
+_PNG_TEXT_EXIF = ("Raw profile type exif", "XML:com.adobe.xmp")
+_PNG_TEXT_EXIF_BYTES = tuple(key.encode() for key in _PNG_TEXT_EXIF)
 _SIXTEEN_BIT = ("I;16", "I;16L", "I;16B", "I;16N")
-_NOT_EIGHT_BIT = ("F", "I")
+_TIFF_PHOTOMETRIC, _TIFF_BITS, _TIFF_SAMPLE_FORMAT = 262, 258, 339
 # What Pillow raises for bytes that are not a sound image; DecompressionBombError is handled apart.
-_PILLOW_ERRORS = (OSError, ValueError, SyntaxError, NotImplementedError, TypeError, KeyError, IndexError,
-                  EOFError, OverflowError, ZeroDivisionError, struct.error, MemoryError)  # fmt: skip
+_PILLOW_ERRORS = (OSError, ValueError, SyntaxError, RuntimeError, TypeError, LookupError, EOFError, ArithmeticError,
+                  struct.error, MemoryError)  # fmt: skip
 
 
 class ImageError(ValueError):
@@ -39,32 +52,78 @@ class ImageError(ValueError):
         self.detail = detail
 
 
+@contextmanager
+def _pillow():
+    """Pillow at work: its many exceptions become ImageError, and it warns of nothing.
+
+    Warnings are of odd metadata; size and pixels are what counts here.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    except Image.DecompressionBombError as error:
+        raise ImageError("image_too_large", str(error)) from None
+    except ImageError:
+        raise
+    except _PILLOW_ERRORS as error:
+        raise ImageError("image_broken", f"{type(error).__name__}: {error}") from None
+
+
 def _open(data: bytes | None) -> Image.Image:
     if not data:
         raise ImageError("image_missing", "the image has no bytes")
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Pillow warns of odd metadata; size and pixels are what counts here
+    with _pillow():
+        try:
             image = Image.open(io.BytesIO(data), formats=FORMATS)
-    except Image.UnidentifiedImageError:
-        raise ImageError("image_unidentified", f"{len(data)} bytes starting {data[:12]!r}") from None
-    except Image.DecompressionBombError as error:
-        raise ImageError("image_too_large", str(error)) from None
-    except _PILLOW_ERRORS as error:
-        raise ImageError("image_broken", f"{type(error).__name__}: {error}") from None
+        except Image.UnidentifiedImageError:  # its message names an address in memory
+            raise ImageError("image_unidentified", f"{len(data)} bytes starting {data[:12]!r}") from None
     width, height = image.size
     if width * height > MAX_PIXELS:
         raise ImageError("image_too_large", f"{width} × {height} pixels, more than {MAX_PIXELS}")
-    if image.mode in _NOT_EIGHT_BIT and image.format != "PNG":
+    if not _has_agreed_range(image):
         raise ImageError("image_mode", f"{image.format} of mode {image.mode} has no agreed range")
     return image
 
 
-def _is_transposed(image: Image.Image, data: bytes) -> bool:
-    """Whether EXIF turns the image by a quarter (orientations 5–8), which swaps height and width."""
-    if image.format == "PNG" and b"eXIf" not in data:
-        return False  # Pillow would decode all pixels to look for EXIF behind them
-    return image.getexif().get(_EXIF_ORIENTATION, 1) in (5, 6, 7, 8)
+def _has_agreed_range(image: Image.Image) -> bool:
+    """Whether black and white are known: not of floats, 32 bits, 12 bits in 16, or 16 bits with white as zero."""
+    if image.format == "TIFF" and image.mode in _SIXTEEN_BIT:
+        tags = image.tag_v2
+        return (tags.get(_TIFF_PHOTOMETRIC), tags.get(_TIFF_BITS), tags.get(_TIFF_SAMPLE_FORMAT, (1,))) == (
+            1,
+            (16,),
+            (1,),
+        )
+    return image.mode != "F" and (image.mode != "I" or image.format == "PNG")
+
+
+def _orientation(image: Image.Image, data: bytes) -> int:
+    """EXIF orientation (1–8) that `image`, as Pillow loads it, is still in; metadata that does not parse says 1.
+
+    `read_size` and `decode` both ask before they load, so that they cannot differ.
+    """
+    if image.format == "TIFF":
+        return 1  # Pillow turns it and its size by itself
+    if image.format == "PNG" and not image.info.keys() & {"exif", *_PNG_TEXT_EXIF} and _has_late_exif(data):
+        image.load()  # reads to the end
+    try:
+        value = Image.Image.getexif(image).get(_EXIF_ORIENTATION)  # PngImageFile's own would always load the pixels
+    except _PILLOW_ERRORS:
+        return 1
+    return value if value in _UPRIGHT else 1
+
+
+def _has_late_exif(png: bytes) -> bool:
+    """Whether EXIF or XMP stands behind a PNG's pixels, where Pillow does not look before it has loaded them."""
+    at, pixels_seen = 8, False  # the chunks follow a signature of 8 bytes
+    while at + 8 <= len(png):
+        length, kind = struct.unpack_from(">I4s", png, at)
+        pixels_seen |= kind == b"IDAT"
+        if pixels_seen and (kind == b"eXIf" or png.startswith(_PNG_TEXT_EXIF_BYTES, at + 8)):
+            return True
+        at += length + 12  # with the length, the name and the checksum
+    return False
 
 
 def read_size(data: bytes | None) -> tuple[int, int]:
@@ -74,13 +133,8 @@ def read_size(data: bytes | None) -> tuple[int, int]:
     """
     image = _open(data)
     width, height = image.size
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            transposed = _is_transposed(image, data)
-    except _PILLOW_ERRORS as error:
-        raise ImageError("image_broken", f"EXIF: {type(error).__name__}: {error}") from None
-    return (width, height) if transposed else (height, width)
+    with _pillow():
+        return (width, height) if _orientation(image, data) >= 5 else (height, width)
 
 
 def decode(data: bytes | None) -> Image.Image:
@@ -89,23 +143,27 @@ def decode(data: bytes | None) -> Image.Image:
     Raises ImageError with the reason why the image cannot be used.
     """
     image = _open(data)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            image.load()
-            return _to_rgb(ImageOps.exif_transpose(image))
-    except Image.DecompressionBombError as error:
-        raise ImageError("image_too_large", str(error)) from None
-    except _PILLOW_ERRORS as error:
-        raise ImageError("image_broken", f"{type(error).__name__}: {error}") from None
+    size = image.size
+    with _pillow():
+        orientation = _orientation(image, data)
+        image.load()
+        if image.size != size:
+            raise ImageError("image_broken", f"its header says {size}, its body {image.size}")
+        rgb = _to_rgb(image)
+        return rgb.transpose(_UPRIGHT[orientation]) if orientation in _UPRIGHT else rgb
 
 
 def _to_rgb(image: Image.Image) -> Image.Image:
+    """Eight bits a channel on white. At most two images of four bytes a pixel are held at a time."""
     if image.mode in _SIXTEEN_BIT or image.mode == "I":  # convert("RGB") would clip 16 bits to white
-        pixels = np.asarray(image).astype(np.uint32)
-        image = Image.fromarray((pixels >> 8).clip(0, 255).astype(np.uint8))
+        pixels = np.asarray(image)
+        grey = (pixels >> 8).clip(0, 255).astype(np.uint8)
+        if "transparency" in image.info:
+            grey[pixels == image.info["transparency"]] = 255
+        return Image.fromarray(grey).convert("RGB")
     if "A" in image.getbands() or "transparency" in image.info:
-        rgba = image.convert("RGBA")
-        white = Image.new("RGBA", rgba.size, "white")
-        return Image.alpha_composite(white, rgba).convert("RGB")
+        rgba = image if image.mode == "RGBA" else image.convert("RGBA")
+        white = Image.new("RGB", rgba.size, "white")
+        white.paste(rgba, mask=rgba)
+        return white
     return image.convert("RGB")

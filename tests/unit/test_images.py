@@ -1,0 +1,153 @@
+"""`read_size` and `decode`: one outcome for each nasty file, and agreement on anything at all."""
+
+import io
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+from PIL.PngImagePlugin import PngImageFile
+
+from packing_udfs.contract import REASONS
+from packing_udfs.images import FORMATS, MAX_PIXELS, ImageError, decode, read_size
+from tests.unit import nasty_images
+
+FILES = nasty_images.files()
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_nasty_file(name):
+    """The whole promise: what is kept decodes to its size, what is refused has its reason, wherever it is seen."""
+    file = FILES[name]
+    if file.size is None:
+        for use in (read_size, decode):
+            with pytest.raises(ImageError) as refused:
+                use(file.data)
+            assert refused.value.reason == file.reason
+        return
+    assert read_size(file.data) == file.size
+    if file.reason is not None:
+        with pytest.raises(ImageError) as refused:
+            decode(file.data)
+        assert refused.value.reason == file.reason
+        return
+    image = decode(file.data)
+    assert (image.height, image.width) == file.size
+    assert image.mode == "RGB"
+    if file.corner is not None:
+        off = max(abs(a - b) for a, b in zip(image.getpixel((0, 0)), file.corner, strict=True))
+        assert off <= file.tolerance, f"{image.getpixel((0, 0))} for {file.corner}"
+
+
+def outcome(use, data: bytes):
+    """What `use` returns, or the ImageError it raises."""
+    try:
+        return use(data)
+    except ImageError as error:
+        return error
+
+
+def test_the_files_meet_every_outcome():
+    reasons = {file.reason for file in FILES.values()}
+    assert reasons == {None, *(reason for reason in REASONS if reason.startswith("image_"))} - {
+        "image_shape",
+        "image_count",
+    }
+    assert any(file.size and file.reason for file in FILES.values())
+
+
+def test_null_is_missing():
+    with pytest.raises(ImageError, match=r"^image_missing: the image has no bytes$"):
+        read_size(None)
+
+
+def test_reason_has_to_be_one_of_the_contract():
+    with pytest.raises(AssertionError):
+        ImageError("image_ugly", "")
+
+
+def test_the_cap_is_on_the_product_of_the_sides():
+    side = 5000
+    over = nasty_images.bmp_header(MAX_PIXELS // side + 1, side)
+    with pytest.raises(ImageError, match=f"10001 × 5000 pixels, more than {MAX_PIXELS}"):
+        read_size(over)
+    assert read_size(nasty_images.bmp_header(MAX_PIXELS // side, side)) == (side, 10_000)
+
+
+def test_refusals_name_no_address_in_memory():
+    """A quarantine row has the detail, and equal runs have equal bytes."""
+    outcomes = [outcome(use, file.data) for file in FILES.values() for use in (read_size, decode)]
+    details = [found.detail for found in outcomes if isinstance(found, ImageError)]
+    assert len(details) > 50
+    assert not [detail for detail in details if "object at" in detail]
+
+
+def test_pixels_are_not_loaded_for_the_size(monkeypatch):
+    """Headers only, but for a PNG whose EXIF stands behind its pixels."""
+    loaded, load = [], PngImageFile.load
+    monkeypatch.setattr(PngImageFile, "load", lambda self: (loaded.append(True), load(self))[1])
+    pngs = [name for name in FILES if FILES[name].reason is None and FILES[name].data.startswith(b"\x89PNG")]
+    with_pixels = set()
+    for name in pngs:
+        loaded.clear()
+        read_size(FILES[name].data)
+        with_pixels |= {name} if loaded else set()
+    assert with_pixels == {
+        f"PNG with {what} behind its pixels" for what in ("EXIF", "EXIF as text", "XMP", "packed XMP")
+    }
+    assert len(pngs) > 25
+
+
+_PEAK = """
+import resource, sys
+from PIL import Image
+from PIL.PngImagePlugin import PngImageFile
+from packing_udfs.images import decode
+from tests.unit.nasty_images import exif, save
+kind, mode = sys.argv[1:]
+options = {"lossless": True, "quality": 0, "method": 0} if kind == "WEBP" else {}
+data = save(Image.new(mode, (10_000, 5_000)), kind, exif=exif(6), **options)
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+decode(data)
+print(before // 1024, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
+"""
+
+
+@pytest.mark.parametrize(("kind", "mode"), [("PNG", "LA"), ("WEBP", "RGBA")])
+def test_the_largest_image_takes_less_than_a_gigabyte(kind, mode):
+    """The two that take most: grey with alpha is kept at four bytes a pixel, and WebP decodes into frames."""
+    done = subprocess.run([sys.executable, "-c", _PEAK, kind, mode], capture_output=True, text=True, check=True)
+    before, peak = map(int, done.stdout.split())
+    assert before < peak < 1024  # MiB
+
+
+SEEDS = {
+    name: FILES[name].data
+    for name in FILES
+    if FILES[name].reason is None and len(FILES[name].data) < 20_000 and not name.startswith(("PNG of o", "TIFF of o"))
+}
+
+
+@settings(max_examples=400, deadline=None)
+@given(data=st.data())
+def test_any_bytes_are_refused_or_agreed_on(data):
+    """Cut and changed files: nothing but ImageError comes out, and both halves of the promise agree on the size."""
+    original = SEEDS[data.draw(st.sampled_from(sorted(SEEDS)))]
+    changed = bytearray(original)
+    place = st.one_of(st.integers(0, min(64, len(original) - 1)), st.integers(0, len(original) - 1))
+    for at, value in data.draw(st.lists(st.tuples(place, st.integers(0, 255)), max_size=4)):
+        changed[at] = value
+    changed = bytes(changed[: data.draw(st.one_of(st.just(len(changed)), st.integers(0, len(changed))))])
+    promised, image = outcome(read_size, changed), outcome(decode, changed)
+    if isinstance(promised, ImageError):
+        assert isinstance(image, ImageError)
+        assert image.reason == promised.reason
+    elif not isinstance(image, ImageError):
+        assert (image.height, image.width, image.mode) == (*promised, "RGB")
+
+
+def test_the_seeds_of_the_changed_files_are_of_every_format():
+    formats = {Image.open(io.BytesIO(data)).format for data in SEEDS.values()}
+    assert formats == {*FORMATS, "MPO"}
