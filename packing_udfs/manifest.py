@@ -43,17 +43,21 @@ def dump(info: dict, row_groups: pa.Table) -> tuple[bytes, bytes]:
 
 def load(info_json: bytes, parquet: bytes) -> Manifest:
     """Parse the two files. Raises ContractError when they are not of this version, or not of each other."""
-    info = json.loads(info_json)
-    version = info.get("contract")
+    try:
+        info = json.loads(info_json)
+    except ValueError as error:
+        raise contract.ContractError(f"manifest: its JSON file is no JSON: {error}") from None
+    version = info.get("contract") if isinstance(info, dict) else None
     if version != contract.VERSION:
         raise contract.ContractError(
             f"manifest: contract version {version!r} is not {contract.VERSION}, the one this code knows; "
             "install the packing-udfs release that wrote the dataset, or pack it again"
         )
     found = hashlib.sha256(parquet).hexdigest()
-    if found != info["row_groups_sha256"]:
+    named = info.get("row_groups_sha256")
+    if found != named:
         raise contract.ContractError(
-            f"manifest: its Parquet file has sha256 {found}, but the JSON file names {info['row_groups_sha256']}: "
+            f"manifest: its Parquet file has sha256 {found}, but the JSON file names {named}: "
             "the two are of different commits"
         )
     table = pq.read_table(io.BytesIO(parquet))

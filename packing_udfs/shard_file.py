@@ -34,6 +34,7 @@ def write_shard(path: str, repo_path: str, row_groups: Iterable[pa.Table]) -> pa
         file.seek(num_bytes - PARQUET_TAIL)
         footer_bytes = int.from_bytes(file.read(4), "little")
     metadata = pq.read_metadata(path)
+    assert metadata.num_row_groups == len(rows)
     for index, row in enumerate(rows):
         offset, length = _span(metadata.row_group(index))
         row |= {
