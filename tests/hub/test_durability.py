@@ -3,6 +3,7 @@
 import contextlib
 import hashlib
 import http.client
+import io
 import itertools
 import json
 import os
@@ -15,14 +16,16 @@ from pathlib import Path
 
 import pytest
 
-from jobs.local_hub import DEFAULT_TOKEN, LocalHub
+from jobs.local_hub import DEFAULT_TOKEN
 from jobs.local_hub.blobs import Blobs, git_blob_id
+from jobs.local_hub.cas import Cas
 from jobs.local_hub.commits import Changes, commit_to_branch, regular_entry
 from jobs.local_hub.discussions import commit_as_pull_request, merge
 from jobs.local_hub.disk import Disk
 from jobs.local_hub.repos import Repos
 
 from .conftest import REPO
+from .xet_objects import make_shard, make_xorb, noise
 
 
 class KilledError(BaseException):
@@ -35,17 +38,31 @@ class Store:
     def __init__(self, root: Path):
         self.disk = Disk(root)
         self.blobs = Blobs(self.disk)
+        self.cas = Cas(self.disk)
         self.repos = Repos(self.disk)
 
+    def read(self, oid: str) -> bytes:
+        """The content of a blob or of an LFS object, wherever it is."""
+        if name := self.cas.by_sha256.get(oid):
+            return b"".join(self.cas.read(name, 0, self.cas.files[name].size))
+        return self.blobs.path(oid).read_bytes()
 
-def check(store: Store | LocalHub) -> list[list[str]]:
-    """Read every file of every commit that a reference leads to; the titles of main's commits, per repository."""
+    def lfs_size(self, sha256: str) -> int | None:
+        name = self.cas.by_sha256.get(sha256)
+        return self.cas.files[name].size if name else self.blobs.size(sha256)
+
+
+def check(store: Store) -> list[list[str]]:
+    """Read every file of every commit that a reference leads to, and of the Xet store; the titles of main's commits,
+    per repository."""
     out = []
+    for sha256 in store.cas.by_sha256:
+        assert hashlib.sha256(store.read(sha256)).hexdigest() == sha256
     for repo in store.repos._repos.values():
         for ref in repo.refs:
             for commit in repo.history(ref):
                 for path, entry in repo.commit(commit["oid"])["files"].items():
-                    data = store.blobs.path(entry.get("lfs", entry["oid"])).read_bytes()
+                    data = store.read(entry.get("lfs", entry["oid"]))
                     assert len(data) == entry["size"], path
                     if "lfs" in entry:
                         assert hashlib.sha256(data).hexdigest() == entry["lfs"], path
@@ -60,7 +77,7 @@ def work(store: Store, done: list[str]) -> None:
 
     def changes(title: str, *lines: dict) -> Changes:
         header = {"key": "header", "value": {"summary": title}}
-        return Changes(store.blobs, store.blobs.size).read([header, *lines])
+        return Changes(store.blobs, store.lfs_size).read([header, *lines])
 
     def file(path: str) -> dict:
         return {"key": "file", "value": {"path": path, "content": "eHl6"}}
@@ -73,6 +90,13 @@ def work(store: Store, done: list[str]) -> None:
     lfs = {"key": "lfsFile", "value": {"path": "b.bin", "oid": sha256}}
     commit_to_branch(repo, "refs/heads/main", changes("one", file("a"), lfs))
     done.append("one")
+    chunks = [noise(i, 500) for i in range(3)]
+    name, body = make_xorb(chunks)
+    store.cas.xorbs.put(name, io.BytesIO(body).read)
+    store.cas.put_shard(make_shard([(name, 0, 3)], {name: chunks}, [name]))
+    lfs = {"key": "lfsFile", "value": {"path": "x.bin", "oid": hashlib.sha256(b"".join(chunks)).hexdigest()}}
+    commit_to_branch(repo, "refs/heads/main", changes("xet", lfs))
+    done.append("xet")
     _, num = commit_as_pull_request(repo, "refs/heads/main", changes("pull", file("c")))
     done.append("pull")
     merge(repo, num, None)
@@ -85,8 +109,9 @@ TITLES = {
     "": [],
     "created": [["initial commit"]],
     "one": [["one", "initial commit"]],
-    "pull": [["one", "initial commit"]],
-    "merged": [["pull (#1)", "one", "initial commit"]],
+    "xet": [["xet", "one", "initial commit"]],
+    "pull": [["xet", "one", "initial commit"]],
+    "merged": [["pull (#1)", "xet", "one", "initial commit"]],
     "deleted": [],
 }
 
@@ -129,6 +154,32 @@ def test_a_kill_between_any_two_steps_on_disk(tmp_path, monkeypatch):
             assert reached == set(TITLES)
             return
     pytest.fail("the work has more steps than were tried")
+
+
+def test_a_file_gets_its_name_when_it_is_on_the_device(tmp_path, monkeypatch):
+    """First its bytes are flushed, then it is renamed in one step, then the folder's entry is flushed."""
+    steps = []
+    fsync, replace = os.fsync, os.replace
+
+    def note_fsync(descriptor):
+        steps.append(("fsync", os.readlink(f"/proc/self/fd/{descriptor}")))
+        fsync(descriptor)
+
+    def note_replace(source, target):
+        steps.append(("replace", source, str(target), Path(source).read_bytes()))
+        replace(source, target)
+
+    with contextlib.closing(Disk(tmp_path)) as disk:
+        monkeypatch.setattr(os, "fsync", note_fsync)
+        monkeypatch.setattr(os, "replace", note_replace)
+        disk.write(tmp_path / "name", b"content")
+    draft = steps[0][1]
+    assert draft.startswith(str(tmp_path / "tmp"))
+    assert steps == [
+        ("fsync", draft),
+        ("replace", draft, str(tmp_path / "name"), b"content"),
+        ("fsync", str(tmp_path)),
+    ]
 
 
 def serve(root: Path, port: int) -> tuple[subprocess.Popen, str]:
@@ -178,16 +229,17 @@ def test_a_killed_process_keeps_what_it_acknowledged(tmp_path, make_api):
         process.stdout.close()
         for writer in writers:
             writer.join()
-        with LocalHub(root) as hub:
-            check(hub)
-            repo = hub.repos.get("datasets", REPO)
-            for branch, titles in acknowledged.items():
-                found = [c["title"] for c in reversed(repo.history(branch))][1:]
-                # What was acknowledged is there, in order; one more may have been applied and not answered.
-                assert found[: len(titles)] == titles
-                assert len(found) <= len(titles) + 1
-                acknowledged[branch] = found
-            assert list(hub.disk.tmp.iterdir()) == []
+        store = Store(root)
+        check(store)
+        repo = store.repos.get("datasets", REPO)
+        for branch, titles in acknowledged.items():
+            found = [c["title"] for c in reversed(repo.history(branch))][1:]
+            # What was acknowledged is there, in order; one more may have been applied and not answered.
+            assert found[: len(titles)] == titles
+            assert len(found) <= len(titles) + 1
+            acknowledged[branch] = found
+        assert list(store.disk.tmp.iterdir()) == []
+        store.disk.close()
     assert min(map(len, acknowledged.values())) >= 2
 
 

@@ -1,5 +1,7 @@
 """Repositories, references, listings and commits, through huggingface_hub in this process (LFS)."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 from huggingface_hub import CommitOperationAdd, CommitOperationCopy, CommitOperationDelete, hf_hub_download
 from huggingface_hub.errors import (
@@ -115,6 +117,15 @@ def test_a_stale_parent_is_refused_and_changes_nothing(hub, api):
     assert "b.txt" not in api.list_repo_files(**DATASET)
 
 
+def test_commits_at_the_same_time_all_count(hub, api):
+    with ThreadPoolExecutor(8) as pool:
+        oids = set(pool.map(lambda i: add(api, f"{i}.txt", b"%d" % i).oid, range(16)))
+    history = [c.commit_id for c in api.list_repo_commits(**DATASET)]
+    assert set(history[:-1]) == oids
+    assert len(oids) == len(history) - 1 == 16
+    assert len(api.list_repo_files(**DATASET)) == 17
+
+
 def test_a_commit_is_all_or_nothing(hub, api):
     add(api, "data/a.txt")
     head = api.dataset_info(REPO).sha
@@ -135,6 +146,21 @@ def test_a_folder_can_be_replaced_in_one_commit(hub, api):
     assert api.list_repo_files(**DATASET) == [".gitattributes", "data/train/0.txt", "data/train_extra/0.txt"]
     with pytest.raises(EntryNotFoundError):
         api.delete_folder("data/val", **DATASET)
+
+
+def test_a_folder_is_not_its_neighbours(hub, api):
+    """Names that sort around "data/": "-" and "." come before the slash, "0" and "_" after it."""
+    for name in ("data-1/x", "data.txt", "data/x", "data/sub/x", "data0", "data_extra/x"):
+        add(api, name)
+    assert [f.path for f in api.list_repo_tree(path_in_repo="data", **DATASET)] == ["data/sub", "data/x"]
+    tree = list(api.list_repo_tree(path_in_repo="data", recursive=True, **DATASET))
+    assert [f.path for f in tree] == ["data/sub", "data/sub/x", "data/x"]
+    (before,) = api.get_paths_info(paths="data", **DATASET)
+    add(api, "data_extra/y")
+    (same,) = api.get_paths_info(paths="data", **DATASET)
+    add(api, "data/y")
+    (after,) = api.get_paths_info(paths="data", **DATASET)
+    assert before.tree_id == same.tree_id != after.tree_id
 
 
 def test_copies_need_no_upload(hub, api):

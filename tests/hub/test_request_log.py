@@ -32,6 +32,15 @@ def test_records_go_to_a_file_too(tmp_path, make_api):
     assert [(r["route"], r["status"]) for r in lines] == [("whoami", 200)] * 2  # a restart appends
 
 
+def test_looking_waits_for_requests_that_are_being_answered(hub):
+    record = RequestRecord("GET", "resolve", 200, 0, 0, "/", 0.0, None, "")
+    hub.requests.begin()
+    timer = threading.Timer(0.05, hub.requests.end, [record])
+    timer.start()
+    assert hub.requests.records() == [record]
+    timer.join()
+
+
 def test_concurrent_clients_are_all_counted(hub, api):
     content = bytes(1_000_000)
     api.upload_file(path_or_fileobj=content, path_in_repo="a.bin", repo_id=REPO, repo_type="dataset")

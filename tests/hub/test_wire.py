@@ -4,6 +4,8 @@ import hashlib
 import http.client
 import itertools
 import json
+import os
+import socket
 import tracemalloc
 
 import pytest
@@ -77,6 +79,19 @@ def test_a_connection_is_kept_through_errors_and_unread_bodies(hub, content):
     assert len(local) == 1
 
 
+def test_sending_goes_on_where_the_system_stopped(hub, content, monkeypatch):
+    """sendfile and sendmsg may take less than they are given."""
+    sendfile, sendmsg = os.sendfile, socket.socket.sendmsg
+    monkeypatch.setattr(os, "sendfile", lambda out, file, at, size: sendfile(out, file, at, min(size, 70_001)))
+
+    def send_some(self, views):
+        return sendmsg(self, [views[0][:1001]])
+
+    monkeypatch.setattr(socket.socket, "sendmsg", send_some)
+    assert request(hub, "GET", FILE).body == content
+    assert request(hub, "GET", FILE, Range="bytes=5-9004").body == content[5:9005]
+
+
 def test_chunked_bodies_are_read(hub):
     data = b"0123456789" * 1000
     oid = hashlib.sha256(data).hexdigest()
@@ -119,6 +134,15 @@ def test_large_bodies_are_streamed_both_ways(hub):
         tracemalloc.stop()
     assert size == 16 << 20
     assert peak < 6 << 20
+
+
+def test_an_lfs_file_must_have_the_size_it_claims(hub, api):
+    oid = hashlib.sha256(b"abc").hexdigest()
+    hub.blobs.put_lfs(oid, [b"abc"])
+    for size, status in ((4, 400), (3, 200)):
+        line = {"key": "lfsFile", "value": {"path": "a.bin", "oid": oid, "size": size}}
+        reply = request(hub, "POST", f"/api/datasets/{REPO}/commit/main", json.dumps(line), token=hub.token)
+        assert reply.status == status
 
 
 @pytest.mark.parametrize(
