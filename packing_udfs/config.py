@@ -5,6 +5,7 @@ Spark's properties are not here: they have another owner and live in `conf/spark
 either: the Hub's token comes from the environment (HF_TOKEN) and nowhere else.
 """
 
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -15,6 +16,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from packing_udfs.knapsack import ALGORITHMS
 
 GIB = 1 << 30
+INT32_LIMIT = 1 << 31  # counts of a pack are stored as int32
 
 
 class ConfigError(ValueError):
@@ -34,17 +36,26 @@ def _is_repo_id(value: str) -> str:
 
 
 def _is_split(value: str) -> str:
-    if not value.replace("_", "").replace("-", "").replace(".", "").isalnum():
-        raise ValueError(f"{value!r} may have letters, digits, '_', '-' and '.' only")
+    if not re.fullmatch(r"\w+(\.\w+)*", value):  # what `datasets` takes for a split
+        raise ValueError(f"{value!r} may have letters, digits and '_' only, and '.' between them")
+    return value
+
+
+def _is_power_of_two(value: int) -> int:
+    if value & (value - 1):
+        raise ValueError(f"{value} is not a power of two")
     return value
 
 
 RepoId = Annotated[str, AfterValidator(_is_repo_id)]
 SplitName = Annotated[str, AfterValidator(_is_split)]
+PowerOfTwo = Annotated[int, Field(ge=1), AfterValidator(_is_power_of_two)]
 
 
 class _Model(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, allow_inf_nan=False, use_attribute_docstrings=True
+    )
 
 
 class MinRatings(_Model):
@@ -99,7 +110,7 @@ class Processor(_Model):
 class Pack(_Model):
     """What fits in a pack."""
 
-    seq_len: int = Field(4096, ge=1)
+    seq_len: int = Field(4096, ge=1, lt=INT32_LIMIT)
     """Tokens in a pack at most."""
     max_vision_cost: int | None = Field(None, ge=1)
     """Vision cost (tiles or patches, by the processor) in a pack at most."""
@@ -116,7 +127,7 @@ class Shards(_Model):
 
     shard_bytes: int = Field(256 << 20, ge=1 << 10, le=GIB)
     """Source bytes in a shard, about; sets the number of shards. A shard is held in memory 3–4 times."""
-    num_shards: int | None = Field(None, ge=1)
+    num_shards: PowerOfTwo | None = None
     """Number of shards, a power of two; from shard_bytes (or, in a rewrite, from what is there) when absent."""
     num_packs_per_row_group: int = Field(32, ge=1)
     """R: packs in a row group, the reader's unit of I/O."""
@@ -124,14 +135,8 @@ class Shards(_Model):
     """Share of samples, chosen by hash, that goes to the split `validation`."""
     duplicates: Literal["drop", "keep"] = "drop"
     """What to do with a sample whose images and messages equal another's."""
-    seed: int = 0
+    seed: int = Field(0, ge=0, lt=1 << 63)
     """Seed of the shuffle."""
-
-    @model_validator(mode="after")
-    def _power_of_two(self) -> "Shards":
-        if self.num_shards is not None and self.num_shards & (self.num_shards - 1):
-            raise ValueError(f"num_shards {self.num_shards} is not a power of two")
-        return self
 
 
 class Output(_Model):
@@ -161,7 +166,7 @@ class Quality(_Model):
 class Config(_Model):
     """A packing job."""
 
-    sources: tuple[Source, ...] = Field(min_length=1)
+    sources: tuple[Source, ...] = Field(min_length=1, strict=False)  # YAML has lists
     """Datasets to read, concatenated and shuffled into one."""
     processor: Processor
     pack: Pack = Pack()
@@ -175,11 +180,23 @@ class Config(_Model):
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise ValueError(f"sources: the name {twice[0]!r} is used twice; give each source its own `name`")
-        if self.output.repo in [source.repo for source in self.sources]:
+        if self.output.repo.lower() in [source.repo.lower() for source in self.sources]:  # as the Hub compares names
             raise ValueError(f"output.repo: {self.output.repo} is also a source; write to another repository")
         if self.output.split == "validation" and self.shards.validation_fraction:
             raise ValueError("output.split: 'validation' is where shards.validation_fraction goes; name another split")
         return self
+
+
+class _Loader(yaml.SafeLoader):
+    """Safe YAML that refuses a key that stands twice in a mapping, of which YAML's own loader takes the last."""
+
+    def construct_mapping(self, node, deep=False):
+        seen = []  # no set: a key may be a list, which the loader itself refuses
+        for key, _ in node.value:
+            if key.value in seen:
+                raise yaml.constructor.ConstructorError(None, None, f"the key {key.value} stands twice", key.start_mark)
+            seen.append(key.value)
+        return super().construct_mapping(node, deep)
 
 
 def load(path: str | Path, overrides: Sequence[str] = ()) -> Config:
@@ -192,7 +209,7 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> Config:
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"configuration {path}: cannot be read: {error}") from None
     try:
-        tree = yaml.safe_load(text)
+        tree = yaml.load(text, _Loader)
     except yaml.YAMLError as error:
         raise ConfigError(f"configuration {path}: is not YAML: {error}") from None
     if not isinstance(tree, dict):
@@ -213,6 +230,9 @@ def parse(tree: dict) -> Config:
         raise ConfigError("\n".join(lines)) from None
 
 
+_MESSAGES = {"tuple_type": "must be a list", "too_short": "must have at least one item"}
+
+
 def _message(fault: Any) -> str:
     field = ".".join(str(part) for part in fault["loc"]) or "configuration"
     if fault["type"] == "extra_forbidden":
@@ -222,7 +242,11 @@ def _message(fault: Any) -> str:
     if fault["type"] == "value_error":
         message = str(fault["ctx"]["error"])
         return message if field == "configuration" else f"{field}: {message}"
-    return f"{field}: {fault['input']!r} is refused: {fault['msg']}"
+    if fault["type"] == "model_type":
+        return f"{field}: {fault['input']!r} is refused: must have the keys {', '.join(_allowed(fault['loc']))}"
+    if fault["type"] == "string_type":
+        return f"{field}: {fault['input']!r} is refused: must be text; in YAML, numbers and dates need quotes for that"
+    return f"{field}: {fault['input']!r} is refused: {_MESSAGES.get(fault['type'], fault['msg'])}"
 
 
 def _allowed(loc: tuple) -> list[str]:
@@ -236,7 +260,7 @@ def _allowed(loc: tuple) -> list[str]:
 
 def _override(tree: Any, text: str) -> None:
     key, equals, value = text.partition("=")
-    if not equals or not key:
+    if not equals or not all(key.split(".")):
         raise ConfigError(f"override {text!r}: must be key=value, as in pack.seq_len=8192")
     *parents, last = key.split(".")
     for part in parents:
