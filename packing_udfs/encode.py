@@ -1,35 +1,34 @@
 """Samples to token ids and labels, exactly as the model's processor would make them, without decoding pixels.
 
 For a batch of samples:
-1. render the chat template; it marks what the assistant says with `{% generation %}`;
-2. tokenise the rendered text with one placeholder per image (batched, the fast tokenizer's own threads);
-3. splice in, for each placeholder, the ids of what the processor writes for an image of that size. These ids are
-   cached by text: a few hundred distinct tilings serve millions of images;
-4. labels are the ids of tokens that overlap an assistant span, and -100 elsewhere.
+1. render the chat template, with the spans of text that are trained (`packing_udfs.chat`);
+2. tokenise the rendered texts with one placeholder per image, all in one call of the fast tokenizer;
+3. splice in, for each placeholder, the ids of what the processor writes for an image of that size
+   (`packing_udfs.families`);
+4. labels are the ids of tokens that overlap a trained span, and -100 elsewhere.
 
-Splicing is exact because a placeholder and both ends of its replacement are added tokens, at which every tokenizer
-cuts its input; `Encoder` checks that. Rejected: tokenising the expanded text (the same ids, several times the work).
+Splicing is exact where a placeholder and both ends of its replacement are added tokens, at which every tokenizer
+cuts its input; `Encoder` checks that, and compares a small conversation with the real processor when it is made.
+Rejected: tokenising the expanded text (the same ids, several times the work).
 
-Control tokens that a user typed (`<image>`, `<|im_end|>`) are text. Before rendering, each is swapped for a private
-mark; after rendering, the text is cut at the marks and the swapped pieces are tokenised with added tokens off:
+Control tokens that someone typed (`<image>`, `<|im_end|>`) are text. The rendering has marks in their place; a second
+tokenizer that knows the marks as added tokens cuts at them, and the ids of the spelt-out token go where a mark was:
 
-    user text  "what is <image>?"  ─▶  "what is \\ue0000\\ue001?"  ─▶  ids("what is ") + plain_ids("<image>") + ids("?")
+    "what is <image>?"  ─▶  "what is \\ue0007\\ue001?"  ─▶  ids("what is ") + [mark 7] + ids("?")
+                        ─▶  ids("what is ") + ids("<", "image", ">") + ids("?")
 """
 
-import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import NamedTuple
 
-import jinja2
 import numpy as np
-from transformers.utils.chat_template_utils import render_jinja_template
+from PIL import Image
+from tokenizers import AddedToken, Encoding, Tokenizer
 
+from packing_udfs.chat import ChatTemplate, Controls, Rendered, Span, TemplateError
 from packing_udfs.contract import IGNORE_INDEX
-from packing_udfs.families import Size, family_of
-
-_MARK = re.compile("\ue000(\\d+)\ue001")
+from packing_udfs.families import ImageTokens, Size, family_of
 
 
 class EncodedSample(NamedTuple):
@@ -48,195 +47,221 @@ class EncodeError(NamedTuple):
     detail: str
 
 
-class _Expansion(NamedTuple):
-    ids: np.ndarray
-    num_placeholders: int
-    vision_cost: int
-
-
-@dataclass
-class _Rendered:
-    text: str
-    spans: list[tuple[int, int]]  # what the assistant says, in characters of `text`
-    controls: list[str]  # control tokens that were text, by the number in their mark
-
-
 class Encoder:
-    """Encodes samples for one processor. Raises ValueError for a processor it cannot be exact with."""
+    """Encodes samples for one processor."""
 
-    def __init__(self, processor):
+    def __init__(self, processor, train_on: str = "assistant"):
+        """`train_on`: "assistant" trains what the assistant says with its ends of turns; "all" all text.
+
+        Raises ValueError, with what to do, for a processor it cannot be exact with.
+        """
         self.processor = processor
         self.tokenizer = processor.tokenizer
-        self.family = family_of(processor)
-        self._template = _chat_template(processor)
-        self._image_token = processor.image_token
-        self._image_token_id = self.tokenizer.convert_tokens_to_ids(processor.image_token)
-        self._by_text: dict[str, _Expansion] = {}
-        # Many sizes share few tilings; sizes are forgotten, tilings are kept.
-        self.expand = lru_cache(maxsize=1 << 16)(self._expand)
-        added = {token.content: token for token in self.tokenizer.added_tokens_decoder.values()}
-        token = added.get(self._image_token)
-        if token is None or token.lstrip or token.rstrip or token.normalized:
+        if not isinstance(getattr(self.tokenizer, "backend_tokenizer", None), Tokenizer):
             raise ValueError(
-                f"processor: the image placeholder {self._image_token!r} must be an added token that keeps the text "
-                "beside it (lstrip, rstrip and normalized all false)"
+                f"processor: its tokenizer {type(self.tokenizer).__name__} is not a fast one, which tells where in the "
+                "text a token stands; add a tokenizer.json to its directory"
             )
-        texts = sorted([*added, "\ue000", "\ue001"], key=lambda text: (-len(text), text))
-        self._control = re.compile("|".join(re.escape(text) for text in texts if not text.isspace()))
+        self.family = family_of(processor)
+        added = self.tokenizer.added_tokens_decoder
+        self._controls = Controls([token.content for token in added.values()])
+        self._template = ChatTemplate(processor, self._controls, train_on)
+        self._trains_all = train_on == "all"
+        self._image_token_id = self.tokenizer.convert_tokens_to_ids(processor.image_token)
+        # Added tokens that cut the text where they stand and leave what is beside them alone.
+        self._clean_cuts = {i for i, t in added.items() if not (t.lstrip or t.rstrip or t.normalized or t.single_word)}
+        if self._image_token_id not in self._clean_cuts:
+            raise ValueError(
+                f"processor: the image placeholder {processor.image_token!r} must be an added token that keeps the "
+                "text beside it (lstrip, rstrip, normalized and single_word all false)"
+            )
+        self._images = lru_cache(maxsize=1 << 16)(self._expand)
+        self._check_against_processor()
 
-    def _expand(self, size: Size) -> _Expansion:
-        """Ids, number of placeholders and vision cost of an image of `size` (height, width in pixels)."""
-        image = self.family.expand(size)
-        if image.text not in self._by_text:
-            ids = np.asarray(self.tokenizer(image.text, add_special_tokens=False)["input_ids"], np.int32)
-            num_placeholders = int((ids == self._image_token_id).sum())
-            self._by_text[image.text] = _Expansion(ids, num_placeholders, image.vision_cost)
-        return self._by_text[image.text]
+    def expand(self, size: Size) -> ImageTokens:
+        """Ids, placeholders and vision cost of a lone image of `size` (height, width in pixels).
+
+        Raises ValueError for a size that the processor refuses.
+        """
+        return self._images((tuple(size),))[0]
+
+    def _expand(self, sizes: tuple[Size, ...]) -> list[ImageTokens]:
+        images = self.family.expand(sizes) if sizes else []
+        for image in images:
+            if not {int(image.ids[0]), int(image.ids[-1])} <= self._clean_cuts:
+                raise ValueError(
+                    f"processor: {type(self.processor).__name__} writes text around an image that is not closed in by "
+                    "control tokens, so its ids depend on the words beside it"
+                )
+        return images
 
     def encode(
-        self, messages: Sequence[list[dict]], image_sizes: Sequence[list[Size]]
+        self,
+        messages: Sequence[list[dict]],
+        image_sizes: Sequence[list[Size]],
+        tools: Sequence[list[dict] | None] | None = None,
     ) -> list[EncodedSample | EncodeError]:
         """Encode samples, one result each, in order.
 
-        `messages`: the chat-template form, content as a list of {"type", "text"}; `image_sizes`: (height, width) of
-        each sample's images in the order of their placeholders.
+        `messages`: the chat-template form, content as a str or a list of {"type", "text"}; `image_sizes`: (height,
+        width) of each sample's images in the order of their placeholders; `tools`: JSON schemas of the functions that
+        each sample's template is told of.
         """
-        rendered = [self._render(sample) for sample in messages]
-        pieces, owners = [], []
-        for index, sample in enumerate(rendered):
-            if isinstance(sample, _Rendered):
-                for start, end, control in _pieces(sample):
-                    pieces.append((start, end, control))
-                    owners.append(index)
-        tokens = self._tokenize(
-            [rendered[o].text[a:b] if c is None else c for o, (a, b, c) in zip(owners, pieces, strict=True)],
-            [control is not None for _, _, control in pieces],
-        )
-        parts: list[list] = [[] for _ in rendered]
-        for owner, (start, _, control), encoding in zip(owners, pieces, tokens, strict=True):
-            parts[owner].append(_trained(*encoding, start, control is not None, rendered[owner].spans))
-        return [
-            sample if isinstance(sample, EncodeError) else self._splice(parts[i], image_sizes[i])
-            for i, sample in enumerate(rendered)
-        ]
+        results: list = [self._render(m, None if tools is None else tools[i]) for i, m in enumerate(messages)]
+        whole = [i for i, result in enumerate(results) if isinstance(result, Rendered)]
+        for i, encoding in zip(whole, self._tokenize([results[i].text for i in whole]), strict=True):
+            results[i] = self._splice(results[i], encoding, tuple(map(tuple, image_sizes[i])))
+        return results
 
-    def _render(self, messages: list[dict]) -> _Rendered | EncodeError:
-        controls: list[str] = []
-
-        def mark(match: re.Match) -> str:
-            controls.append(match[0])
-            return f"\ue000{len(controls) - 1}\ue001"
-
+    def _render(self, messages: list[dict], tools: list[dict] | None) -> Rendered | EncodeError:
         try:
-            chat = [
-                {
-                    "role": message["role"],
-                    "content": [
-                        {"type": "text", "text": self._control.sub(mark, part["text"] or "")}
-                        if part["type"] == "text"
-                        else {"type": part["type"]}
-                        for part in message["content"]
-                    ],
-                }
-                for message in messages
-            ]
-            texts, spans = render_jinja_template(
-                [chat],
-                chat_template=self._template,
-                return_assistant_tokens_mask=True,
-                **self.tokenizer.special_tokens_map,
-            )
-        except (jinja2.TemplateError, TypeError) as error:
-            return EncodeError("template_failed", f"{type(error).__name__}: {error}")
-        return _Rendered(texts[0], [tuple(span) for span in spans[0]], controls)
+            return self._template.render(messages, tools)
+        except TemplateError as error:
+            return EncodeError("template_failed", str(error))
 
-    def _tokenize(self, texts: list[str], plain: list[bool]) -> list[tuple[np.ndarray, np.ndarray]]:
-        """(ids int32 [n], character offsets int64 [n, 2]) of each text; `plain` ones with added tokens off."""
-        result: list = [None] * len(texts)
-        for is_plain in (False, True):
-            chosen = [i for i, value in enumerate(plain) if value is is_plain]
-            if not chosen:
-                continue
-            encoded = self.tokenizer(
-                [texts[i] for i in chosen],
-                add_special_tokens=False,
-                return_offsets_mapping=True,
-                return_attention_mask=False,
-                split_special_tokens=is_plain,
+    def _tokenize(self, texts: list[str]) -> list[Encoding]:
+        """Encodings of rendered texts, without the tokens that a tokenizer puts around every text."""
+        if not texts:
+            return []
+        backend = self._plain_backend
+        if any("\ue000" in text for text in texts):
+            backend = self._marked_backend
+        return backend.encode_batch(texts, add_special_tokens=False)
+
+    @cached_property
+    def _plain_backend(self) -> Tokenizer:
+        # Settings that a tokenizer.json may carry and that a processor's call overrides.
+        self.tokenizer.backend_tokenizer.no_truncation()
+        self.tokenizer.backend_tokenizer.no_padding()
+        self.tokenizer.backend_tokenizer.encode_special_tokens = False
+        return self.tokenizer.backend_tokenizer
+
+    @cached_property
+    def _marked_backend(self) -> Tokenizer:
+        """A copy of the tokenizer with the marks of typed control tokens as added tokens."""
+        backend = Tokenizer.from_str(self._plain_backend.to_str())
+        backend.add_special_tokens([AddedToken(mark, normalized=False) for mark in self._controls.marks])
+        return backend
+
+    @cached_property
+    def _spelt_out(self) -> dict[int, np.ndarray]:
+        """For the id of each mark, the ids of the control token it stands for, spelt out as ordinary text."""
+        backend, spelt = self._plain_backend, {}
+        for mark, text in zip(self._controls.marks, self._controls.texts, strict=True):
+            # Added tokens are found by `encode` alone, so its stages are run without it.
+            text = backend.normalizer.normalize_str(text) if backend.normalizer else text
+            words = (
+                [word for word, _ in backend.pre_tokenizer.pre_tokenize_str(text)] if backend.pre_tokenizer else [text]
             )
-            for i, ids, offsets in zip(chosen, encoded["input_ids"], encoded["offset_mapping"], strict=True):
-                result[i] = np.asarray(ids, np.int32), np.asarray(offsets, np.int64).reshape(-1, 2)
-        return result
+            ids = [token.id for word in words for token in backend.model.tokenize(word)]
+            spelt[self._marked_backend.token_to_id(mark)] = np.asarray(ids, np.int32)
+        return spelt
 
     @cached_property
     def _affixes(self) -> tuple[np.ndarray, np.ndarray]:
         """Special tokens that the tokenizer puts around every text (a BOS, say), as the processor would."""
+        if not getattr(self.processor, "text_kwargs", {}).get("add_special_tokens", True):
+            return np.empty(0, np.int32), np.empty(0, np.int32)
         bare = self.tokenizer("a", add_special_tokens=False)["input_ids"]
         full = self.tokenizer("a", add_special_tokens=True)["input_ids"]
         at = next(i for i in range(len(full)) if full[i : i + len(bare)] == bare)
         return np.asarray(full[:at], np.int32), np.asarray(full[at + len(bare) :], np.int32)
 
-    def _splice(self, parts: list[tuple[np.ndarray, np.ndarray]], sizes: list[Size]) -> EncodedSample | EncodeError:
-        """Put the images' ids in place of their placeholders and turn the trained mask into labels."""
-        ids = np.concatenate([ids for ids, _ in parts]) if parts else np.empty(0, np.int32)
-        trained = np.concatenate([mask for _, mask in parts]) if parts else np.empty(0, bool)
-        bos = self.tokenizer.bos_token_id
-        if bos is None or not len(ids) or ids[0] != bos:
-            before, after = self._affixes
-            ids = np.concatenate([before, ids, after])
-            trained = np.concatenate([np.zeros(len(before), bool), trained, np.zeros(len(after), bool)])
+    def _splice(self, rendered: Rendered, encoding: Encoding, sizes: tuple[Size, ...]) -> EncodedSample | EncodeError:
+        """Put ids in place of image placeholders and marks, and turn trained spans into labels."""
+        ids = np.asarray(encoding.ids, np.int32)
+        text = rendered.text
+        trained = np.ones(len(ids), bool) if self._trains_all else _trained(encoding, rendered.spans, len(text))
         at = np.flatnonzero(ids == self._image_token_id)
         if len(at) != len(sizes):
             return EncodeError("image_count", f"{len(at)} image placeholders in the text for {len(sizes)} images")
-        images = [self.expand(size) for size in sizes]
-        if images:
-            chunks, masks, last = [], [], 0
-            for position, image in zip(at, images, strict=True):
-                chunks += [ids[last:position], image.ids]
-                masks += [trained[last:position], np.zeros(len(image.ids), bool)]
-                last = position + 1
-            ids = np.concatenate([*chunks, ids[last:]])
-            trained = np.concatenate([*masks, trained[last:]])
+        images = self._images(sizes)
+        put = [(position, image.ids, False) for position, image in zip(at.tolist(), images, strict=True)]
+        if "\ue000" in text:
+            put += [
+                (position, self._spelt_out[ids[position]], trained[position])
+                for position in np.flatnonzero(np.isin(ids, list(self._spelt_out))).tolist()
+            ]
+        if put:
+            ids, trained = _put(ids, trained, sorted(put, key=lambda item: item[0]))
+        bos = self.tokenizer.bos_token
+        if bos is None or not text.startswith(bos):
+            before, after = self._affixes
+            ids = np.concatenate([before, ids, after])
+            trained = np.concatenate([np.zeros(len(before), bool), trained, np.full(len(after), self._trains_all)])
         if not trained[1:].any():
             return EncodeError("no_assistant_tokens", "no token is the assistant's, so nothing would be learned")
         labels = np.where(trained, ids, np.int32(IGNORE_INDEX))
-        labels[:1] = IGNORE_INDEX  # the first token has no predecessor in its own sample
+        labels[0] = IGNORE_INDEX  # the first token has no predecessor in its own sample
         counts = np.asarray([image.num_placeholders for image in images], np.int32)
         return EncodedSample(ids, labels, counts, sum(image.vision_cost for image in images))
 
+    def _check_against_processor(self) -> None:
+        """Raise ValueError unless a small conversation comes out as the processor itself makes it from pixels.
 
-def _chat_template(processor) -> str:
-    template = processor.chat_template or getattr(processor.tokenizer, "chat_template", None)
-    if isinstance(template, dict):
-        template = template.get("default")
-    if not template:
-        raise ValueError("processor: it has no chat template; add chat_template.jinja to its directory")
-    if not re.search(r"\{%-?\s*generation\s*-?%\}", template):
-        raise ValueError(
-            "processor: its chat template does not mark the assistant's words, so labels cannot be made; "
-            "put {% generation %} … {% endgeneration %} around them"
-        )
-    return template
+        It finds a family, a template or a tokenizer that this code misunderstands before a job runs, not after.
+        """
+        sizes = [(32, 250), (250, 32)]  # flat and tall: few tiles in every family
+        text = {"type": "text", "text": "Is it so, in 1 or 2 words?\n\n Ünïcödé 漢字"}
+        placed = [[{"type": "image"}, text], [{"type": "image"}, {"type": "image"}, text]]
+        for content, given in zip(placed, ([sizes[0]], sizes), strict=True):
+            answers = [{"role": "assistant", "content": [{"type": "text", "text": a}]} for a in ("It is so.", "Yes.")]
+            follow_up = {"role": "user", "content": [{"type": "text", "text": "Sure?"}]}
+            messages = [{"role": "user", "content": content}, answers[0], follow_up, answers[1]]
+            (ours,) = self.encode([messages], [given])
+            if isinstance(ours, EncodeError):
+                raise ValueError(f"processor: a plain conversation cannot be encoded: {ours.reason}: {ours.detail}")
+            ids, mask = self._real(messages, given)
+            name = type(self.processor).__name__
+            if ours.input_ids.tolist() != ids:
+                raise ValueError(f"processor: {name} makes other tokens of a small conversation than this package")
+            if mask is not None and (ours.labels[1:] != IGNORE_INDEX).tolist() != mask[1:]:
+                raise ValueError(f"processor: {name} marks other tokens as the assistant's than this package")
+
+    def _real(self, messages: list[dict], sizes: list[Size]) -> tuple[list[int], list[bool] | None]:
+        """Ids, and which are the assistant's where the template says so, from the real processor on blank images."""
+        blanks = [Image.new("RGB", (width, height)) for height, width in sizes]
+        pending = iter(blanks)
+        chat = [
+            {**m, "content": [{**p, "image": next(pending)} if p["type"] == "image" else p for p in m["content"]]}
+            for m in messages
+        ]
+        with_mask = self._template.marks_generation and not self._trains_all
+        out = self.processor.apply_chat_template(
+            [chat], chat_template=self._template.source, tokenize=True, return_dict=True,
+            return_assistant_tokens_mask=with_mask,
+        )  # fmt: skip
+        ids = np.asarray(out["input_ids"]).reshape(-1).tolist()
+        return ids, np.asarray(out["assistant_masks"]).reshape(-1).astype(bool).tolist() if with_mask else None
 
 
-def _pieces(sample: _Rendered):
-    """Cut a rendered text at its marks: (start, end, None) for text, (start, end, control token) for a mark."""
-    last = 0
-    for match in _MARK.finditer(sample.text):
-        if match.start() > last:
-            yield last, match.start(), None
-        yield match.start(), match.end(), sample.controls[int(match[1])]
-        last = match.end()
-    if last < len(sample.text):
-        yield last, len(sample.text), None
+def _trained(encoding: Encoding, spans: list[Span], num_chars: int) -> np.ndarray:
+    """Which tokens overlap a span: they start before its end and end after its start.
+
+    Only the tokens at both ends of a span are looked up; all offsets as Python tuples cost a tenth of tokenising.
+    """
+    mask = np.zeros(len(encoding), bool)
+    for start, end in spans:
+        first, after = encoding.char_to_token(start), encoding.char_to_token(end)
+        if first is None or (after is None and end < num_chars):  # a character that no token covers
+            offsets = np.asarray(encoding.offsets, np.int64).reshape(-1, 2)
+            mask |= (offsets[:, 0] < end) & (offsets[:, 1] > start)
+            continue
+        if after is None:
+            after = len(mask)
+        while after < len(mask) and encoding.token_to_chars(after)[0] < end:  # it reaches over the end of the span
+            after += 1
+        mask[first:after] = True
+    return mask
 
 
-def _trained(ids, offsets, start: int, is_control: bool, spans) -> tuple[np.ndarray, np.ndarray]:
-    """The piece's ids and which of them overlap an assistant span (a control piece is inside or outside as a whole)."""
-    begin, end = offsets[:, 0] + start, offsets[:, 1] + start
-    if is_control:
-        begin, end = np.full(len(ids), start), np.full(len(ids), start + 1)
-    mask = np.zeros(len(ids), bool)
-    for a, b in spans:  # a token of width zero (whitespace a tokenizer trimmed) belongs to the span it lies in
-        mask |= (begin < b) & ((end > a) | (begin >= a))
-    return ids, mask
+def _put(
+    ids: np.ndarray, trained: np.ndarray, put: list[tuple[int, np.ndarray, bool]]
+) -> tuple[np.ndarray, np.ndarray]:
+    """`ids` and their mask with other ids, trained or not, in place of the tokens at some positions."""
+    chunks, masks, last = [], [], 0
+    for position, new, is_trained in put:
+        chunks += [ids[last:position], new]
+        masks += [trained[last:position], np.full(len(new), is_trained)]
+        last = position + 1
+    return np.concatenate([*chunks, ids[last:]]), np.concatenate([*masks, trained[last:]])
