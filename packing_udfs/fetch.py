@@ -122,7 +122,7 @@ class Source(Protocol):
         """(path, bytes) of the Parquet files below a folder, sorted."""
         ...
 
-    def read(self, path: str, offset: int, length: int, stop: Stop) -> bytearray:
+    def read(self, path: str, offset: int, length: int, stop: Stop) -> bytes | bytearray:
         """`length` bytes of a file from `offset` on. Raises FetchError, or AbandonedError when `stop` is set."""
         ...
 
@@ -149,9 +149,9 @@ def open_source(repo_or_path: str, revision: str | None = None, *, retry_seconds
     return HubSource(text, revision or "main", retry_seconds)
 
 
-def _read_range(source, path: str, offset: int, length: int, stop: Stop) -> bytearray:
+def _read_range(source, path: str, offset: int, length: int, stop: Stop) -> bytes | bytearray:
     """The loop of the module docstring over `source._chunks`, which yields bytes or raises."""
-    buffer, done = bytearray(length), 0
+    buffer, done = bytearray(), 0
     patience = Patience(source.retry_seconds, stop, f"{source.name}: {path}, bytes {offset}–{offset + length - 1}")
     while done < length:
         try:
@@ -160,6 +160,9 @@ def _read_range(source, path: str, offset: int, length: int, stop: Stop) -> byte
                     raise AbandonedError
                 if len(chunk) > length - done:
                     raise FetchError(f"{source.name}: {path}: more bytes than were asked for")
+                if len(chunk) == length:
+                    return chunk  # all at once, as files come: no copy
+                buffer = buffer or bytearray(length)
                 buffer[done : done + len(chunk)] = chunk
                 done += len(chunk)
                 patience.progress()
@@ -202,7 +205,7 @@ class FsspecSource:
         prefix = len(root.rstrip("/")) + 1
         return sorted((path[prefix:], info["size"]) for path, info in found.items() if path.endswith(".parquet"))
 
-    def read(self, path: str, offset: int, length: int, stop: Stop) -> bytearray:
+    def read(self, path: str, offset: int, length: int, stop: Stop) -> bytes | bytearray:
         return _read_range(self, path, offset, length, stop)
 
     def _chunks(self, path: str, offset: int, length: int) -> Iterator[bytes]:
@@ -283,7 +286,7 @@ class HubSource:
             except (HTTPError, _PassingError) as fault:
                 patience.wait(fault)
 
-    def read(self, path: str, offset: int, length: int, stop: Stop) -> bytearray:
+    def read(self, path: str, offset: int, length: int, stop: Stop) -> bytes | bytearray:
         return _read_range(self, path, offset, length, stop)
 
     def _chunks(self, path: str, offset: int, length: int) -> Iterator[bytes]:

@@ -85,7 +85,7 @@ class _Range:
 
     closed = False
 
-    def __init__(self, data: bytearray, offset: int, size: int):
+    def __init__(self, data: bytes | bytearray, offset: int, size: int):
         self._data, self._offset, self._size, self._at = pa.py_buffer(data), offset, size, 0
 
     def seek(self, offset: int, whence: int = 0) -> int:
@@ -110,7 +110,7 @@ class _Range:
         self.closed = True
 
 
-def read_table(data: bytearray, row: dict, metadata: pq.FileMetaData) -> pa.Table:
+def read_table(data: bytes | bytearray, row: dict, metadata: pq.FileMetaData) -> pa.Table:
     """The row group that manifest row `row` describes, from its bytes. Raises ContractError that names it."""
     where = f"{row['file']} row group {row['row_group']}"
     source = _Range(data, row["offset"], row["file_bytes"])
