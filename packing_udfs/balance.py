@@ -5,12 +5,14 @@ p-th cheapest pack of every row group costs about the same. Ranks that read row 
 same position, then have equal work at every step, at any world size, without reading another's data.
 
     costs 1 2 3 4 5 6 7 8 9, R = 3, G = 3          layers (1 2 3) (4 5 6) (7 8 9)
-    to and fro, so that sums stay even             groups (1 6 7) (2 5 8) (3 4 9)
+    the g-th of every layer to row group g         groups (1 4 7) (2 5 8) (3 6 9)
 
+The reader deals row groups of nearly the same mean together, so the g-th of one shard meets the g-th of others.
 K that G doesn't divide leaves one layer short. It is the middle one: costs lie closest there, and the cheapest
 and the costliest packs, where neighbours differ most, stay in full layers. Cost: one stable sort.
 Rejected: sorting each row group's packs only (nothing aligns them between row groups), equal sums by a
-longest-processing-time rule (evens out totals, not steps).
+to-and-fro or longest-processing-time rule (even totals, but then
+no two row groups are alike).
 """
 
 import numpy as np
@@ -38,7 +40,6 @@ def row_groups(vision_costs: np.ndarray, num_packs_per_group: int, seed: int) ->
     ranked = np.argsort(np.asarray(vision_costs), kind="stable")
     low = num_full // 2 * num_groups  # ranks below the short layer
     layers = np.concatenate([ranked[:low], ranked[low + num_short :]]).reshape(num_full, num_groups)
-    layers[1::2] = layers[1::2, ::-1]
     short = ranked[low : low + num_short]
     groups = []
     for group in range(num_groups):

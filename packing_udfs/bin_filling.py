@@ -21,7 +21,8 @@ import bisect
 import numpy as np
 
 NUM_CLASSES = 64
-NUM_TRIES = 4  # totals below a full pack, and pairs for each of them, that completing looks at
+NUM_TOTALS = 4  # totals, from a full pack down, that completing a pack tries …
+NUM_PAIRS = 8  # … and pairs for each of them
 
 
 class _Pool:
@@ -178,28 +179,31 @@ def _complete(pool: _Pool, chosen: list[int], left: list[int], missing: float) -
     last = chosen[-1]
     room = [left[0] + pool.tokens[last], left[1] + pool.vision[last], left[2] + pool.images[last]]
     missing += pool.work[last]
-    for total in range(room[0], max(room[0] - NUM_TRIES, pool.tokens[last]), -1):
+    for total in range(room[0], max(room[0] - NUM_TOTALS, pool.tokens[last]), -1):
         half = (total + 1) // 2
         # Bit i: there are lengths half + i and total − half − i. Longer ones first: short samples are worth keeping.
         pairs = (pool.present & (pool.mirrored >> (pool.seq_len - total))) >> half
-        for _ in range(NUM_TRIES):
+        best = None
+        for _ in range(NUM_PAIRS):
             if not pairs:
                 break
             longer = pairs.bit_length() - 1
             pairs ^= 1 << longer
             found = _pair(pool, half + longer, total - half - longer, room, missing)
-            if found:
-                pair = [pool.take(slot) for slot in found]
-                pool.count(pair, -1)
-                pool.put_back(chosen.pop())
-                pool.count([last], 1)
-                chosen += pair
-                return
+            if found and (best is None or found < best):
+                best = found
+        if best:
+            pair = [pool.take(slot) for slot in best[1:]]
+            pool.count(pair, -1)
+            pool.put_back(chosen.pop())
+            pool.count([last], 1)
+            chosen += pair
+            return
 
 
-def _pair(pool: _Pool, longer: int, shorter: int, room: list[int], missing: float) -> tuple[int, int] | None:
-    """The slots of two samples of these lengths that fit and come nearest to the missing work."""
-    best, found = float("inf"), None
+def _pair(pool: _Pool, longer: int, shorter: int, room: list[int], missing: float) -> tuple[float, int, int] | None:
+    """(distance to the missing work, slot, slot) of the two samples of these lengths that fit and come nearest."""
+    best = None
     a, b = pool.at_most[longer] - 1, pool.at_most[shorter] - 1
     num_lengths = len(pool.lengths)
     for one in pool.classes_with[a]:
@@ -211,9 +215,9 @@ def _pair(pool: _Pool, longer: int, shorter: int, room: list[int], missing: floa
             if pool.vision[i] + pool.vision[j] > room[1] or pool.images[i] + pool.images[j] > room[2]:
                 continue
             off = abs(missing - pool.work[i] - pool.work[j])
-            if off < best:
-                best, found = off, (one * num_lengths + a, two * num_lengths + b)
-    return found
+            if best is None or off < best[0]:
+                best = off, one * num_lengths + a, two * num_lengths + b
+    return best
 
 
 def _classes(vision: np.ndarray, images: np.ndarray) -> tuple[np.ndarray, int]:

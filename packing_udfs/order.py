@@ -8,10 +8,11 @@ image work (`packing_udfs.balance.row_groups`), so the ranks of a step have equa
     cycle 0 = (a, c), σ = (2, 0, 1)                lane 0  a2  a0  a1  b1  b0  b2
     cycle 1 = (b, d), σ = (1, 0, 2)                lane 1  c2  c0  c1  d1  d0  d2
 
-A lane runs through neighbouring row groups, so it stays in a file while it can. Row groups that fill no cycle of
-one size are dealt last: first in cycles of nearly one size, aligned by cost rank and cut to the shortest; what is
-then left, packs of fewer than B row groups and those cut off, is sorted by cost and cut into steps. Inside such a
-step packs are laid over the lanes by row group, so that a lane keeps to few row groups. Fewer than B packs remain.
+Which row groups make a cycle: those of one size, from a block of neighbouring files, that are most alike in cost, laid
+over the lanes by file, so that a rank stays in a few files. What fills no cycle of one size is dealt last: first in
+cycles of nearly one size, aligned by cost rank and cut to the shortest; what is then left, packs of fewer than B row
+groups and those cut off, is sorted by cost and cut into steps, laid over the lanes by row group. Fewer than B packs
+remain.
 
 Rank r of `world_size` reads lanes [r·B/world_size, (r+1)·B/world_size), so the global batch is the same for every
 world size that divides B, and resuming is a call of `step`. Cost: O(row groups) to make, O(B) a step; nothing is
@@ -32,7 +33,8 @@ import pyarrow as pa
 ORDER_VERSION = 1
 
 # What a hash is used for goes into it, so that no two uses see the same numbers.
-_FILES, _GROUPS, _INTERLEAVE, _POSITIONS, _LEFTOVERS, _STEPS, _REMAINDER = range(7)
+_FILES, _GROUPS, _INTERLEAVE, _POSITIONS, _LEFTOVERS, _STEPS, _REMAINDER, _CYCLES = range(8)
+BLOCK = 16  # cycles whose row groups are chosen together, from as many files as they take
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
@@ -175,7 +177,10 @@ def make_order(
             f"{len(num_rows)} row groups of {num_rows.sum()} packs, but vision_cost has {len(costs)} "
             f"and files {len(files)}: they must describe the same row groups"
         )
-    cycles, spare = _deal_cycles(num_rows, np.asarray(files), global_batch_size, seed, epoch, shuffle)
+    group_of = np.repeat(np.arange(len(num_rows)), num_rows)
+    mean_costs = np.bincount(group_of, weights=costs, minlength=len(num_rows)) / np.maximum(num_rows, 1)
+    similar = mean_costs if balance else hashes(len(num_rows), seed, epoch, _GROUPS)
+    cycles, spare = _deal_cycles(num_rows, similar, np.asarray(files), global_batch_size, seed, epoch, shuffle)
     cycle_steps = np.concatenate([[0], np.cumsum(num_rows[cycles[:, 0]])])
     steps, remainder = _deal_leftovers(num_rows, costs, spare, global_batch_size, seed, epoch, shuffle, balance)
     is_padding = np.zeros(steps[0].shape, dtype=bool)
@@ -205,11 +210,12 @@ def manifest_order(manifest: pa.Table, **options) -> Order:
     return make_order(manifest["num_rows"].to_numpy(), costs.flatten().to_numpy(), files.indices.to_numpy(), **options)
 
 
-def _deal_cycles(num_rows, files, num_lanes, seed, epoch, shuffle) -> tuple[np.ndarray, np.ndarray]:
-    """Cycles [num_cycles, B] of row groups of one size, and the row groups that fill none.
+def _deal_cycles(num_rows, similar, files, num_lanes, seed, epoch, shuffle) -> tuple[np.ndarray, np.ndarray]:
+    """Cycles [num_cycles, B] of row groups of one size, and the row groups that fill none, by size.
 
-    A size's row groups, in the order of files, are cut into B runs, one a lane: a lane stays in a file. Files and
-    the row groups in them come in random order, and the cycles of different sizes are mixed at random.
+    Files come in random order, and so do the row groups of one file. Of each size, blocks of BLOCK · B row groups
+    in that order are sorted by `similar` and cut into cycles; each is laid over the lanes in the order of files,
+    so lane l reads from about the same place of it in every cycle. Then cycles are mixed inside their block.
     """
     ranked = np.arange(len(num_rows))
     if shuffle:
@@ -220,8 +226,15 @@ def _deal_cycles(num_rows, files, num_lanes, seed, epoch, shuffle) -> tuple[np.n
     for size in np.unique(num_rows[num_rows > 0]):
         of_size = ranked[num_rows[ranked] == size]
         full = len(of_size) // num_lanes * num_lanes
-        lanes = of_size[:full].reshape(num_lanes, -1).T if shuffle else of_size[:full].reshape(-1, num_lanes)
-        cycles.append(lanes)
+        if shuffle:
+            num_cycles = full // num_lanes
+            block = np.repeat(np.arange(num_cycles) // BLOCK, num_lanes)
+            alike = np.lexsort((similar[of_size[:full]], block)).reshape(num_cycles, num_lanes)
+            alike = np.sort(alike, axis=1)
+            mixed = np.lexsort((hashes(num_cycles, seed, epoch, _CYCLES, int(size)), block[::num_lanes]))
+            cycles.append(of_size[alike[mixed]])
+        else:
+            cycles.append(of_size[:full].reshape(-1, num_lanes))
         spare.append(of_size[full:])
     # Which size comes next is drawn; inside a size the cycles keep their order, so that lanes keep their files.
     size_of = np.repeat(np.arange(len(cycles)), [len(part) for part in cycles])
@@ -236,42 +249,44 @@ def _deal_cycles(num_rows, files, num_lanes, seed, epoch, shuffle) -> tuple[np.n
 
 
 def _deal_leftovers(num_rows, costs, spare, num_lanes, seed, epoch, shuffle, balance):
-    """((row_groups, rows) [num_steps, B], (row_groups, rows) of the fewer than B packs that remain).
-
-    `spare` comes by size, so neighbours differ little in it: B of them at a time make a cycle as long as the
-    shortest, lane by lane in order of cost. The packs of longer ones that are cut off are those in the middle of
-    the costs, where the next one costs about the same.
-    """
+    """((row_groups, rows) [num_steps, B], (row_groups, rows) of the fewer than B packs that remain)."""
     key = (seed, epoch, _LEFTOVERS)
-    starts = np.concatenate([[0], np.cumsum(num_rows)])[:-1]
-    groups = np.repeat(spare, num_rows[spare])
-    rows = np.arange(len(groups)) - np.repeat(np.cumsum(num_rows[spare]) - num_rows[spare], num_rows[spare])
-    worth = costs[starts[groups] + rows] if balance or not shuffle else hashes(len(groups), *key)
-    rank = _rank_inside(np.repeat(np.arange(len(spare)), num_rows[spare]), worth)
-    turn = np.repeat(np.arange(len(spare)), num_rows[spare]) // num_lanes
-    num_full = len(spare) // num_lanes
-    steps, is_left = [], np.ones(len(groups), dtype=bool)
-    for cycle in range(num_full):
-        members = spare[cycle * num_lanes : (cycle + 1) * num_lanes]
-        shortest = int(num_rows[members].min())
-        low, cut = shortest // 2, num_rows[groups] - shortest
-        kept = np.flatnonzero((turn == cycle) & ((rank < low) | (rank >= low + cut)))
-        kept = kept[np.argsort(rank[kept], kind="stable")]  # in each lane by rank …
-        lane = np.searchsorted(np.cumsum(num_rows[spare]), kept, side="right") - cycle * num_lanes
-        kept = kept[np.argsort(lane, kind="stable")].reshape(num_lanes, shortest).T  # … one column a lane
-        steps.append(kept[permutation(shortest, *key, cycle)] if shuffle else kept)
-        is_left[kept] = False
-    rest = np.flatnonzero(is_left)
+    starts = np.cumsum(num_rows) - num_rows
+    sizes = num_rows[spare]
+    seat = np.repeat(np.arange(len(spare)), sizes)  # place in `spare` of each pack's row group
+    rows = np.arange(len(seat)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    worth = costs[starts[spare[seat]] + rows] if balance or not shuffle else hashes(len(seat), *key)
+    steps = _cut_cycles(sizes, seat, _rank_inside(seat, worth), num_lanes, key if shuffle else None)
+    rest = np.setdiff1d(np.arange(len(seat)), np.concatenate([part.ravel() for part in steps]))
     rest = rest[np.argsort(worth[rest], kind="stable")]
     num_steps, num_over = divmod(len(rest), num_lanes)
     # The packs that remain are neighbours in cost at a random place, so that no kind of pack is always dropped.
-    at = int(hashes(1, seed, epoch, _REMAINDER)[0] % np.uint64(num_steps + 1)) * num_lanes if shuffle else len(rest)
-    at = min(at, len(rest) - num_over)
-    over, rest = rest[at : at + num_over], np.concatenate([rest[:at], rest[at + num_over :]])
+    at = int(hashes(1, seed, epoch, _REMAINDER)[0] % np.uint64(num_steps + 1)) if shuffle else num_steps
+    over = rest[at * num_lanes : at * num_lanes + num_over]
+    rest = np.delete(rest, np.s_[at * num_lanes : at * num_lanes + num_over])
     rest = np.sort(rest.reshape(num_steps, num_lanes), axis=1)  # by row group
-    steps.append(rest[permutation(num_steps, seed, epoch, _STEPS)] if shuffle else rest)
-    steps = np.concatenate(steps)
-    return (groups[steps], rows[steps]), (groups[over], rows[over])
+    steps = np.concatenate([*steps, rest[permutation(num_steps, seed, epoch, _STEPS)] if shuffle else rest])
+    return (spare[seat[steps]], rows[steps]), (spare[seat[over]], rows[over])
+
+
+def _cut_cycles(sizes, seat, rank, num_lanes, key) -> list[np.ndarray]:
+    """Cycles [steps, B] of packs from row groups that differ in size, at first an empty one.
+
+    Row groups come by size, so B at a time differ little; all are cut to the shortest and visited by rank of cost.
+    Cut off are packs from the middle of the costs, where the next one costs about the same. key: of the hash that
+    mixes the steps of a cycle, None to leave them by rank.
+    """
+    cycles = [np.empty((0, num_lanes), dtype=np.int64)]
+    by_rank = np.lexsort((rank, seat))
+    for cycle in range(len(sizes) // num_lanes):
+        members = np.arange(cycle * num_lanes, (cycle + 1) * num_lanes)
+        shortest = int(sizes[members].min())
+        of_cycle = by_rank[seat[by_rank] // num_lanes == cycle]
+        low, cut = shortest // 2, sizes[seat[of_cycle]] - shortest
+        kept = of_cycle[(rank[of_cycle] < low) | (rank[of_cycle] >= low + cut)]
+        steps = kept.reshape(num_lanes, shortest).T
+        cycles.append(steps if key is None else steps[permutation(shortest, *key, cycle)])
+    return cycles
 
 
 def _rank_inside(group: np.ndarray, worth: np.ndarray) -> np.ndarray:
