@@ -16,11 +16,13 @@ import pandas as pd
 import pyarrow as pa
 
 from packing_udfs import balance, knapsack, metrics
-from packing_udfs.contract import PACK_SCHEMA, QUARANTINE_SCHEMA
+from packing_udfs.contract import PACK_SCHEMA, QUARANTINE_SCHEMA, SAMPLE_SCHEMA
 from packing_udfs.encode import EncodedSample, EncodeError, Encoder
+from packing_udfs.families import Size
 from packing_udfs.images import ImageError, read_size
 
 ENCODE_BATCH = 512  # samples rendered and tokenised at a time: enough for the tokenizer's threads, small in memory
+MAX_ROW_GROUP_BYTES = 1 << 31  # of images: Arrow's offsets into binary values are int32
 
 LEDGER_SCHEMA = pa.schema(
     [
@@ -63,24 +65,64 @@ class PackedShard:
     quarantine: pa.Table  # QUARANTINE_SCHEMA
     ledger: pa.Table  # LEDGER_SCHEMA
     sums: dict[str, int]  # metrics.shard_sums
-    _samples: pd.DataFrame
-    _encoded: list[EncodedSample]
-    _sizes: list[list[tuple[int, int]]]
+    _rows: "_Rows"
+    _encoded: list[EncodedSample | None]
+    _sizes: list[list[Size] | None]
     _groups: list[list[np.ndarray]]
 
     def row_groups(self) -> Iterator[pa.Table]:
         """Tables of `contract.PACK_SCHEMA`, one a row group, assembled when asked for."""
         for group in self._groups:
-            yield pa.Table.from_batches([assemble(self._samples, self._encoded, self._sizes, group)])
+            yield pa.Table.from_batches([assemble(self._rows, self._encoded, self._sizes, group)])
+
+
+class _Rows:
+    """A shard's samples in the shard's order: the columns as plain lists, nulls as None.
+
+    Spark hands columns of objects to pandas, whose access by row costs more than the tokenizer; nested lists arrive
+    as NumPy arrays of dicts, and null integers turn their column into floats with NaN.
+    """
+
+    def __init__(self, samples: pd.DataFrame):
+        samples = samples.sort_values(["sample_id", "source", "file", "row", "copy"], kind="stable")
+        column = {name: samples[name].astype(object) for name in SAMPLE_SCHEMA.names}
+        plain = {name: values.where(values.notna(), None).tolist() for name, values in column.items()}
+        self.sample_id: list[int] = plain["sample_id"]
+        self.source: list[str] = plain["source"]
+        self.file: list[str] = plain["file"]
+        self.row: list[int] = plain["row"]
+        self.copy = [int(value or 0) for value in plain["copy"]]
+        self.reason: list[str | None] = plain["reason"]
+        self.num_turns_dropped = [int(value or 0) for value in plain["num_turns_dropped"]]
+        self._messages: list = plain["messages"]
+        self.images: list[list[dict | None]] = [[] if value is None else list(value) for value in plain["images"]]
+
+    def __len__(self) -> int:
+        return len(self.sample_id)
+
+    def messages(self, i: int) -> list[dict] | None:
+        """A row's messages as lists and dicts; None when there are none, or a null stands where text should be.
+
+        Made when asked for: so many small objects at a time would keep Python's garbage collector busy.
+        """
+        plain = []
+        for message in () if self._messages[i] is None else self._messages[i]:
+            if message is None or message["content"] is None:
+                return None
+            content = [None if c is None else {"type": c["type"], "text": c["text"]} for c in message["content"]]
+            if any(part is None or (part["type"] == "text" and part["text"] is None) for part in content):
+                return None
+            plain.append({"role": message["role"], "content": content})
+        return plain or None
 
 
 def pack_shard(samples: pd.DataFrame, encoder: Encoder, settings: PackSettings) -> PackedShard:
     """Pack one shard. `samples` has the columns of `contract.SAMPLE_SCHEMA`, in any order of rows."""
-    samples = samples.sort_values(["sample_id", "source", "file", "row", "copy"], kind="stable", ignore_index=True)
-    outcome = _Outcomes(samples)
+    rows = _Rows(samples)
+    outcome = _Outcomes(rows)
     if settings.duplicates == "drop":
-        outcome.duplicates = _duplicates(samples)
-    encoded, sizes = _encode(samples, encoder, outcome)
+        outcome.duplicates = _duplicates(rows)
+    encoded, sizes = _encode(rows, encoder, outcome)
     _set_aside(encoded, sizes, outcome, settings)
     kept = outcome.kept()
     lengths = np.asarray([len(encoded[i].input_ids) for i in kept], np.int64)
@@ -97,7 +139,7 @@ def pack_shard(samples: pd.DataFrame, encoder: Encoder, settings: PackSettings) 
         quarantine=outcome.quarantine(encoded),
         ledger=outcome.ledger(encoded),
         sums=metrics.shard_sums(lengths, costs, len(bins), bound),
-        _samples=samples,
+        _rows=rows,
         _encoded=encoded,
         _sizes=sizes,
         _groups=[[kept[bins[pack]] for pack in group] for group in groups],
@@ -107,110 +149,111 @@ def pack_shard(samples: pd.DataFrame, encoder: Encoder, settings: PackSettings) 
 class _Outcomes:
     """What becomes of each row of a shard: a problem, a duplicate, or (neither) a place in a pack."""
 
-    def __init__(self, samples: pd.DataFrame):
-        self.samples = samples
+    def __init__(self, rows: _Rows):
+        self.rows = rows
         self.problems: dict[int, EncodeError] = {}
         self.duplicates: set[int] = set()
 
     def open(self) -> list[int]:
         """Rows that nothing has been said of yet."""
-        return [i for i in range(len(self.samples)) if i not in self.problems and i not in self.duplicates]
+        return [i for i in range(len(self.rows)) if i not in self.problems and i not in self.duplicates]
 
     def kept(self) -> np.ndarray:
         return np.asarray(self.open(), np.int64)
 
-    def _num_images(self, i: int) -> int:
-        images = self.samples["images"].iat[i]
-        return 0 if images is None else len(images)
-
     def quarantine(self, encoded: list[EncodedSample | None]) -> pa.Table:
-        rows = []
-        for i in sorted(self.problems):
-            row = self.samples.iloc[i]
-            rows.append(
-                {name: row[name] for name in ("source", "file", "row", "copy", "sample_id")}
-                | {"reason": self.problems[i].reason, "detail": self.problems[i].detail}
-                | {"num_tokens": len(encoded[i].input_ids) if encoded[i] else None}
-                | {"num_images": self._num_images(i)}
-            )
-        return pa.Table.from_pylist(rows, schema=QUARANTINE_SCHEMA)
+        rows = self.rows
+        found = [
+            {
+                "reason": problem.reason,
+                "detail": problem.detail,
+                "source": rows.source[i],
+                "file": rows.file[i],
+                "row": rows.row[i],
+                "copy": rows.copy[i],
+                "sample_id": rows.sample_id[i],
+                "num_tokens": len(encoded[i].input_ids) if encoded[i] else None,
+                "num_images": len(rows.images[i]),
+            }
+            for i, problem in sorted(self.problems.items())
+        ]
+        return pa.Table.from_pylist(found, schema=QUARANTINE_SCHEMA)
 
     def ledger(self, encoded: list[EncodedSample | None]) -> pa.Table:
+        rows = self.rows
         counts: dict[tuple[str, str, str], list[int]] = {}
-        for i in range(len(self.samples)):
+        for i in range(len(rows)):
             outcome, reason = "packed", ""
             if i in self.problems:
                 outcome, reason = "quarantined", self.problems[i].reason
             elif i in self.duplicates:
                 outcome = "duplicate"
-            key = (self.samples["source"].iat[i], outcome, reason)
             tokens = len(encoded[i].input_ids) if encoded[i] else 0
-            row = (1, tokens, self._num_images(i), int(self.samples["num_turns_dropped"].iat[i]))
-            counts[key] = [a + b for a, b in zip(counts.get(key, [0] * 4), row, strict=True)]
-        rows = [dict(zip(LEDGER_SCHEMA.names, (*key, *counts[key]), strict=True)) for key in sorted(counts)]
-        return pa.Table.from_pylist(rows, schema=LEDGER_SCHEMA)
+            total = counts.setdefault((rows.source[i], outcome, reason), [0] * 4)
+            for at, count in enumerate((1, tokens, len(rows.images[i]), rows.num_turns_dropped[i])):
+                total[at] += count
+        found = [dict(zip(LEDGER_SCHEMA.names, (*key, *counts[key]), strict=True)) for key in sorted(counts)]
+        return pa.Table.from_pylist(found, schema=LEDGER_SCHEMA)
 
 
-def _content(samples: pd.DataFrame, i: int):
+def _content(rows: _Rows, i: int):
     """What makes a sample: image bytes (not paths) and messages, in a form that compares by value."""
-    images = samples["images"].iat[i]
-    return (
-        [] if images is None else [None if image is None else image["bytes"] for image in images],
-        _plain_messages(samples["messages"].iat[i]),
-    )
+    return [None if image is None else image["bytes"] for image in rows.images[i]], rows.messages(i)
 
 
-def _plain_messages(messages) -> list[dict]:
-    if messages is None:
-        return []
-    return [
-        {"role": m["role"], "content": [{"type": c["type"], "text": c["text"]} for c in m["content"]]} for m in messages
-    ]
-
-
-def _duplicates(samples: pd.DataFrame) -> set[int]:
+def _duplicates(rows: _Rows) -> set[int]:
     """Rows whose content equals an earlier row's of the same copy number; equal ids are confirmed by bytes."""
     found: set[int] = set()
     first: dict[tuple[int, int], list[int]] = {}
-    for i, key in enumerate(zip(samples["sample_id"], samples["copy"], strict=True)):
-        if samples["reason"].iat[i] is not None:
+    for i, key in enumerate(zip(rows.sample_id, rows.copy, strict=True)):
+        if rows.reason[i] is not None:
             continue
         earlier = first.setdefault(key, [])
-        if any(_content(samples, i) == _content(samples, j) for j in earlier):
+        if any(_content(rows, i) == _content(rows, j) for j in earlier):
             found.add(i)
         else:
             earlier.append(i)
     return found
 
 
-def _encode(samples: pd.DataFrame, encoder: Encoder, outcome: _Outcomes):
+def _encode(rows: _Rows, encoder: Encoder, outcome: _Outcomes):
     """Encoded samples and image sizes, None where there is a problem or a duplicate."""
-    sizes: list[list | None] = [None] * len(samples)
-    encoded: list[EncodedSample | None] = [None] * len(samples)
-    for i in outcome.open():
-        reason = samples["reason"].iat[i]
-        images = samples["images"].iat[i]
-        if reason is not None:
-            outcome.problems[i] = EncodeError(reason, "")
-            continue
-        try:
-            sizes[i] = [read_size(None if im is None else im["bytes"]) for im in (() if images is None else images)]
-            for size in sizes[i]:
-                encoder.expand(size)
-        except ImageError as error:
-            outcome.problems[i] = EncodeError(error.reason, error.detail)
-        except ValueError as error:  # the family's own word on a size or an aspect
-            outcome.problems[i] = EncodeError("image_shape", str(error))
+    sizes: list[list[Size] | None] = [None] * len(rows)
+    encoded: list[EncodedSample | None] = [None] * len(rows)
     todo = outcome.open()
     for start in range(0, len(todo), ENCODE_BATCH):
-        batch = todo[start : start + ENCODE_BATCH]
-        messages = [_plain_messages(samples["messages"].iat[i]) for i in batch]
-        for i, result in zip(batch, encoder.encode(messages, [sizes[i] for i in batch]), strict=True):
+        messages: dict[int, list[dict]] = {}
+        for i in todo[start : start + ENCODE_BATCH]:
+            usable = _usable(rows, i, encoder)
+            if isinstance(usable, EncodeError):
+                outcome.problems[i] = usable
+            else:
+                messages[i], sizes[i] = usable
+        results = encoder.encode(list(messages.values()), [sizes[i] for i in messages])
+        for i, result in zip(messages, results, strict=True):
             if isinstance(result, EncodeError):
                 outcome.problems[i] = result
             else:
                 encoded[i] = result
     return encoded, sizes
+
+
+def _usable(rows: _Rows, i: int, encoder: Encoder) -> tuple[list[dict], list[Size]] | EncodeError:
+    """A row's messages and the sizes of its images, all of which the encoder takes."""
+    if rows.reason[i] is not None:
+        return EncodeError(rows.reason[i], "")
+    messages = rows.messages(i)
+    if messages is None:
+        return EncodeError("texts_missing", "")
+    try:
+        sizes = [read_size(None if image is None else image["bytes"]) for image in rows.images[i]]
+        for size in sizes:
+            encoder.expand(size)
+    except ImageError as error:
+        return EncodeError(error.reason, error.detail)
+    except ValueError as error:  # the family's own word on a size or an aspect
+        return EncodeError("image_shape", str(error))
+    return messages, sizes
 
 
 def _set_aside(encoded, sizes, outcome: _Outcomes, settings: PackSettings) -> None:
@@ -229,7 +272,7 @@ def _set_aside(encoded, sizes, outcome: _Outcomes, settings: PackSettings) -> No
             outcome.problems[i] = EncodeError("too_much_vision", detail)
 
 
-def assemble(samples: pd.DataFrame, encoded, sizes, packs: list[np.ndarray]) -> pa.RecordBatch:
+def assemble(rows: _Rows, encoded, sizes, packs: list[np.ndarray]) -> pa.RecordBatch:
     """The packs of one row group as a batch of `contract.PACK_SCHEMA`. Each pack is an array of row numbers."""
     order = np.concatenate(packs)
     per_pack = np.cumsum([0, *map(len, packs)])
@@ -241,7 +284,13 @@ def assemble(samples: pd.DataFrame, encoded, sizes, packs: list[np.ndarray]) -> 
     token_offsets = _offsets(lengths)[per_pack]
     image_offsets = _offsets(num_images)[per_pack]
     pixels = np.asarray([size for i in order for size in sizes[i]], np.int32).reshape(-1, 2)
-    images = [image for i in order for image in (samples["images"].iat[i] if len(sizes[i]) else ())]
+    images = [image for i in order for image in rows.images[i]]
+    num_bytes = sum(len(image["bytes"]) for image in images)
+    if num_bytes >= MAX_ROW_GROUP_BYTES:
+        raise ValueError(
+            f"shards.num_packs_per_row_group: {len(packs)} packs have {num_bytes} bytes of images, and a row group "
+            f"holds less than {MAX_ROW_GROUP_BYTES}; use fewer"
+        )
 
     def lists(offsets: np.ndarray, values: pa.Array) -> pa.ListArray:
         return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), values)
@@ -259,8 +308,8 @@ def assemble(samples: pd.DataFrame, encoded, sizes, packs: list[np.ndarray]) -> 
             image_offsets,
             pa.StructArray.from_arrays([pa.array(pixels[:, 0]), pa.array(pixels[:, 1])], ["height", "width"]),
         ),
-        "sample_ids": lists(per_pack, pa.array(samples["sample_id"].to_numpy()[order], pa.int64())),
-        "sample_sources": lists(per_pack, pa.array(samples["source"].to_numpy()[order], pa.string())),
+        "sample_ids": lists(per_pack, pa.array([rows.sample_id[i] for i in order], pa.int64())),
+        "sample_sources": lists(per_pack, pa.array([rows.source[i] for i in order], pa.string())),
         "images": lists(
             image_offsets,
             pa.StructArray.from_arrays(
