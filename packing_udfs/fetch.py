@@ -10,6 +10,7 @@ Rejected: fsspec for the Hub too (a listing for every forked worker, two request
 and pyarrow's dataset scanner (no prefetch by default, buffers that are never released, aborts when left early).
 """
 
+import logging
 import os
 import random
 import re
@@ -32,9 +33,11 @@ from huggingface_hub.errors import (
 from huggingface_hub.utils import build_hf_headers, get_session, hf_raise_for_status, validate_repo_id
 
 T = TypeVar("T")
+log = logging.getLogger(__name__)
 
 READ_TIMEOUT = 20.0  # seconds of silence on a connection before the range is asked for again
 MAX_WAIT = 30.0  # seconds between two attempts at most, unless Retry-After says more
+_WORTH_SAYING = 5.0  # seconds of wait from which on it is logged
 _PASSING_STATUS = frozenset({408, 425, 429, 500, 502, 503, 504})
 _REFUSED_STATUS = frozenset({400, 401, 403, 404, 410})  # how storage answers to a signed URL that has expired
 _COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -106,6 +109,8 @@ class Patience:
                 f"{self._what}: gave up after {self._attempts} attempts in {waited:.0f} s without a byte "
                 f"(retry_seconds={self._seconds:g}); last fault: {type(fault).__name__}: {fault}"
             ) from fault
+        if wait >= _WORTH_SAYING:
+            log.warning("%s: %s: trying again in %.0f s", self._what, fault, wait)
         self._stop.wait(wait)
 
 

@@ -31,6 +31,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 from packing_udfs import collate, contract, manifest
 from packing_udfs import processor as processors
 from packing_udfs.fetch import HubSource, open_source
+from packing_udfs.footers import manifest_from_footers
 from packing_udfs.order import ORDER_VERSION, Order, manifest_order
 from packing_udfs.row_groups import Prefetcher, as_padding, dropped_packs
 
@@ -83,6 +84,7 @@ class PackedDataset(IterableDataset):
 
     Batches are dicts: see `packing_udfs.collate.collate`, and `state`, a ReaderState: the position after the batch.
     The Hub's token is taken from where huggingface_hub finds it (HF_TOKEN) and kept nowhere.
+    A split without a manifest is read from its footers (`packing_udfs.footers`), with a MissingManifestWarning.
     Raises ValueError for arguments that do not fit, ContractError for data of another contract.
     """
 
@@ -335,7 +337,9 @@ def _rank_and_world(rank: int | None, world_size: int | None) -> tuple[int, int]
     return rank, world_size
 
 
-def _load_processor(path: str, packed_with: dict):
+def _load_processor(path: str, packed_with: dict | None):
+    if packed_with is None:  # without a manifest nobody knows
+        return processors.fetch(path).load()
     files = processors.fetch(path, packed_with["revision"] if path == packed_with["name"] else "main")
     if files.fingerprint != packed_with["fingerprint"]:
         raise processors.ProcessorError(
@@ -350,4 +354,8 @@ def _load_manifest(source, split: str) -> manifest.Manifest:
     info_path = contract.MANIFEST_JSON.format(split=split)
     if isinstance(source, HubSource):
         source.pin(info_path)
-    return manifest.load(source.read_file(info_path), source.read_file(contract.MANIFEST_PARQUET.format(split=split)))
+    try:
+        info = source.read_file(info_path)
+    except FileNotFoundError:
+        return manifest_from_footers(source, split)
+    return manifest.load(info, source.read_file(contract.MANIFEST_PARQUET.format(split=split)))

@@ -51,7 +51,7 @@ class Footers:
         if mine:
             with future:
                 tail = self._source.read(file, offset, length + PARQUET_TAIL, self._stop)
-                future.set_result(_parse_footer(file, tail))
+                future.set_result(parse_footer(file, tail))
         return future.result()
 
 
@@ -67,7 +67,8 @@ class _Outcome(Future):
         return True
 
 
-def _parse_footer(file: str, tail: bytes) -> pq.FileMetaData:
+def parse_footer(file: str, tail: bytes) -> pq.FileMetaData:
+    """A footer from its bytes and the 8 behind it. Raises ContractError when it is not of a file of packs."""
     try:
         metadata = pq.read_metadata(pa.BufferReader(pa.py_buffer(b"PAR1" + tail)))
     except (pa.ArrowException, OSError) as error:

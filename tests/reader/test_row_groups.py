@@ -128,7 +128,7 @@ def test_files_of_another_contract_are_refused(schema, message):
     pq.write_table(schema.empty_table(), buffer)
     tail = buffer.getvalue()[4:]
     with pytest.raises(contract.ContractError, match=message):
-        row_groups._parse_footer("f", tail)
+        row_groups.parse_footer("f", tail)
 
 
 @pytest.mark.parametrize(("lanes", "prefetch"), [(1, 0), (2, 0), (2, 1), (4, 4)])

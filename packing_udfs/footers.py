@@ -1,0 +1,91 @@
+"""A manifest for packs that have none, from the footers of their files.
+
+For repositories that were copied without their manifest. It costs one request a file at every start, eight at a time,
+and knows less: not what a pack costs in image work (the order balances nothing), nor which processor it was made with
+(nothing is checked). Rejected: refusing such data, which is whole; reading it all to know the costs.
+"""
+
+import hashlib
+import json
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from packing_udfs import contract
+from packing_udfs.fetch import Source, Stop
+from packing_udfs.manifest import Manifest
+from packing_udfs.row_groups import NUM_THREADS, parse_footer
+from packing_udfs.shard_file import PARQUET_TAIL, _span
+
+_GUESS = 64 << 10  # bytes from the end of a file that hold its footer, mostly
+
+
+class MissingManifestWarning(UserWarning):
+    """A split has no manifest, so its footers were read."""
+
+
+def manifest_from_footers(source: Source, split: str) -> Manifest:
+    """A manifest of the files below `data/{split}`: where row groups lie and how many packs they have.
+
+    Its fingerprint is the SHA-256 of paths, sizes and footers. Warns MissingManifestWarning. Raises FileNotFoundError
+    without files, ContractError for files of another kind.
+    """
+    folder = contract.DATA_DIR.format(split=split)
+    files = source.list_files(folder)
+    if not files:
+        raise FileNotFoundError(
+            f"{source.name}: neither {contract.MANIFEST_JSON.format(split=split)} nor {folder}/*.parquet is there: "
+            "check the repository, the split and the revision"
+        )
+    warnings.warn(
+        f"{source.name}: split {split!r} has no manifest; the footers of its {len(files)} files were read in "
+        "its place, and steps are not balanced in image work",
+        MissingManifestWarning,
+        stacklevel=4,
+    )
+    with ThreadPoolExecutor(NUM_THREADS) as threads:
+        tails = list(threads.map(lambda file: _read_tail(source, *file), files))
+    rows, seq_len, seen = [], 1, []
+    for (path, num_bytes), tail in zip(files, tails, strict=True):
+        metadata = parse_footer(path, tail)
+        seen.append([path, num_bytes, hashlib.sha256(tail).hexdigest()])
+        for index in range(metadata.num_row_groups):
+            rows.append(_row(metadata, index, path, num_bytes, len(tail) - PARQUET_TAIL))
+            seq_len = max(seq_len, _longest(metadata.row_group(index)))
+    table = pa.Table.from_pylist(rows, schema=contract.MANIFEST_SCHEMA)
+    info = {"contract": contract.VERSION, "seq_len": seq_len, "processor": None}
+    return Manifest(info, table, hashlib.sha256(json.dumps(seen).encode()).hexdigest())
+
+
+def _read_tail(source: Source, path: str, num_bytes: int) -> bytes:
+    """The footer with the 8 bytes of length and magic behind it."""
+    stop, guess = Stop(), min(_GUESS, num_bytes)
+    tail = bytes(source.read(path, num_bytes - guess, guess, stop))
+    length = int.from_bytes(tail[-8:-4], "little") + PARQUET_TAIL
+    if tail[-4:] != b"PAR1" or length > num_bytes:
+        raise contract.ContractError(f"{path}: is no Parquet file")
+    return tail[-length:] if length <= guess else bytes(source.read(path, num_bytes - length, length, stop))
+
+
+def _row(metadata: pq.FileMetaData, index: int, path: str, num_bytes: int, footer_bytes: int) -> dict:
+    offset, length = _span(metadata.row_group(index))
+    num_rows = metadata.row_group(index).num_rows
+    return {
+        "file": path,
+        "file_bytes": num_bytes,
+        "footer_offset": num_bytes - PARQUET_TAIL - footer_bytes,
+        "footer_bytes": footer_bytes,
+        "row_group": index,
+        "offset": offset,
+        "bytes": length,
+        "num_rows": num_rows,
+        "vision_cost": [0] * num_rows,
+    }
+
+
+def _longest(row_group: pq.RowGroupMetaData) -> int:
+    """Tokens of the longest pack, from the statistics that every file of the contract has."""
+    columns = [row_group.column(i) for i in range(row_group.num_columns)]
+    return next(column.statistics.max for column in columns if column.path_in_schema == "num_tokens")
