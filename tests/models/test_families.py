@@ -17,10 +17,10 @@ from packing_udfs.encode import Encoder
 sys.path.insert(0, str(Path(__file__).parents[2]))  # `tests` is no installed package
 from tests.models import processors
 
-WORDS = (
-    "the chart shows a  bar\tof 12,345.67 %; Ünïcödé 漢字 🙂🙃 def f(x):\n    return x **2 \r\n don't I'll éà e\u0301 "
-    "<image <|im_ [IMG ] {{ x }} <b>"
-).split(" ")
+WORDS = [
+    *("the", "chart", "shows", "", "bar\tof", "12,345.67", "%;", "Ünïcödé", "漢字", "🙂🙃", "e\u0301", "\r\n", "don't"),
+    *("def f(x):\n    return x **2", "<image", "<|im_", "[IMG", "]", "{{ x }}", "<b>"),
+]
 FAST_PIXELS = {"resample": Image.Resampling.NEAREST, "do_rescale": False, "do_normalize": False}
 
 
