@@ -9,6 +9,7 @@ import hashlib
 import tempfile
 from dataclasses import dataclass
 from functools import cached_property
+from importlib.util import find_spec
 from pathlib import Path
 
 _PATTERNS = ("*.json", "*.jinja", "*.txt", "*.model")
@@ -48,7 +49,12 @@ class ProcessorFiles:
             try:
                 processor = AutoProcessor.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
             except (OSError, ValueError, ImportError, KeyError, AttributeError) as error:
-                message = str(error).replace(folder, self.name)
+                message = " ".join(str(error).replace(folder, self.name).split())
+                if "torchvision" in message.lower() and find_spec("torchvision") is None:
+                    message = (
+                        f"{message.split()[0]} of this model needs torchvision, even where there is no video, and it "
+                        "is not installed; on the driver and the workers, pip install the torchvision of your torch"
+                    )
                 raise ProcessorError(f"processor.path: {self.name} cannot be loaded: {message}") from None
         if not hasattr(processor, "image_processor"):
             raise ProcessorError(f"processor.path: {self.name} is a {type(processor).__name__}, which takes no images")
