@@ -11,6 +11,8 @@ from jobs.local_hub import LocalHub
 # At import, because pytest imports the conftest files below this one, and with them huggingface_hub, before any hook.
 _HUB = LocalHub(tempfile.mkdtemp(prefix="packing-test-hub-")).start()
 os.environ.update(_HUB.environment())
+# hf_xet's own retries take minutes against a Hub that is meant to fail; the job's retries are what the tests look at.
+os.environ.update({"HF_XET_CLIENT_RETRY_MAX_ATTEMPTS": "1", "HF_XET_CLIENT_RETRY_BASE_DELAY": "50ms"})
 
 
 def pytest_unconfigure(config):
