@@ -98,7 +98,7 @@ def test_sample_schema_is_the_contract(samples):
 def test_one_core_gives_the_same_dataset(source, packed, api, tmp_path):
     """A process of its own, because a session's number of cores is fixed. The head must not move: nothing changed."""
     conf = tmp_path / "one_core.conf"
-    conf.write_text((HERE / "test.conf").read_text().replace("local[2,4]", "local[1,4]"))
+    conf.write_text((HERE / "test.conf").read_text().replace("local[2]", "local[1]"))
     job = tmp_path / "job.yaml"
     job.write_text(json.dumps(demo_tree("user/packed")))
     command = [sys.executable, "-m", "jobs.pack", "--config", str(job), "--spark-conf", str(conf)]

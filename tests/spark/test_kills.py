@@ -1,0 +1,77 @@
+"""A job killed at any moment leaves the repository at its old commit, and the next run goes through."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from tests.spark.conftest import HERE, demo_tree, files_of
+
+pytestmark = pytest.mark.slow
+
+
+def start_job(tmp_path, tree: dict) -> subprocess.Popen:
+    path = tmp_path / "job.yaml"
+    path.write_text(json.dumps(tree))
+    command = [sys.executable, "-m", "jobs.pack", "--config", str(path), "--spark-conf", str(HERE / "test.conf")]
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True)
+
+
+def wait_for(hub, route: str, process: subprocess.Popen, seconds: float = 180) -> None:
+    """Until the Hub has been asked for `route` since the log was cleared."""
+    end = time.monotonic() + seconds
+    while not any(record.route == route for record in hub.requests.records()):
+        assert process.poll() is None, process.stderr.read().decode()
+        assert time.monotonic() < end, f"no request to {route}"
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize(
+    ("route", "fault"),
+    [
+        ("list_tree", {}),  # planning
+        ("preupload", {"route": "put_xorb", "delay": 1.0, "times": None}),  # shards going up
+        ("put_shard", {"route": "commit", "delay": 3.0}),  # all up, the commit on its way
+    ],
+)
+def test_a_killed_job_changes_nothing(run_demo, source, session_hub, api, tmp_path, route, fault):
+    repo = f"user/killed-{route.replace('_', '-')}"
+    before = run_demo(repo)["commit"]
+    session_hub.requests.clear()
+    if fault:
+        session_hub.inject(**fault)
+    process = start_job(tmp_path, demo_tree(repo, shards={"seed": 3}))
+    try:
+        wait_for(session_hub, route, process)
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        process.stderr.close()
+        session_hub.faults.clear()
+    assert api.dataset_info(repo).sha == before
+    after = run_demo(repo, shards={"seed": 3})
+    assert api.dataset_info(repo).sha == after["commit"] != before
+    assert len([path for path in files_of(api, repo) if path.startswith("data/")]) == 4
+
+
+def test_a_job_killed_behind_its_commit_is_complete(run_demo, source, session_hub, api, tmp_path):
+    repo = "user/killed-late"
+    before = run_demo(repo)["commit"]
+    session_hub.requests.clear()
+    late = session_hub.inject(route="commit", reset="after")  # the commit is made and its answer never comes
+    process = start_job(tmp_path, demo_tree(repo, shards={"seed": 3}))
+    try:
+        wait_for(session_hub, "commit", process)
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        process.stderr.close()
+        session_hub.faults.clear()
+    assert late.hits == 1
+    complete = api.dataset_info(repo).sha
+    assert complete != before
+    assert run_demo(repo, shards={"seed": 3})["commit"] == complete  # nothing is left to do
