@@ -1,13 +1,14 @@
 """Stream packs from the Hub, a folder or any fsspec URL into training, exact to the sample.
 
-    dataset = PackedDataset("owner/packed", global_batch_size=64)
+    dataset = PackedDataset("owner/packed", global_batch_size=64, micro_batch_size=2)
     for batch in DataLoader(dataset, batch_size=None, num_workers=4):
         ...
         checkpoint["reader"] = batch["state"]
 
-The order is a pure function of manifest, seed and epoch (`packing_udfs.order`): 64 lanes side by side, of which each
-rank reads a block. A position in it is two integers, so a checkpoint is a handful of them, resuming is a seek, and the
-global batches after it are the same for every world size that divides 64 and any number of workers.
+On 8 ranks that is 4 batches of 2 packs a step, and a worker for each. The order is a pure function of manifest, seed
+and epoch (`packing_udfs.order`): 64 lanes side by side, of which each rank reads a block. A position in it is two
+integers, so a checkpoint is a handful of them, resuming is a seek, and the global batches after it are the same for
+every world size that divides 64 and any number of workers.
 
 The dataset makes whole batches itself (hence batch_size=None): a DataLoader batch comes from one worker, and only the
 dataset knows which packs belong to one step. A rank's part of a step is one batch, or several with `micro_batch_size`
@@ -33,6 +34,7 @@ from packing_udfs import processor as processors
 from packing_udfs.fetch import HubSource, open_source
 from packing_udfs.footers import manifest_from_footers
 from packing_udfs.order import ORDER_VERSION, Order, manifest_order
+from packing_udfs.position import SharedPosition
 from packing_udfs.row_groups import Prefetcher, as_padding, dropped_packs
 
 log = logging.getLogger(__name__)
@@ -142,7 +144,7 @@ class PackedDataset(IterableDataset):
             pad_token_id=pad_token_id,
             images=decode,
         )
-        self._shared = _Shared()
+        self._shared = SharedPosition()
         self._position: tuple[int, int] | None = None  # (epoch, micro-batches done in it) of the iteration here
 
     @property
@@ -280,49 +282,6 @@ _ADVICE = {
     "order_version": "this code has {!r} and another order of packs: use the packing-udfs release that saved it",
     "fingerprint": "the manifest here is {!r}: the data is another; open the revision that the run was started with",
 }
-
-
-class _Shared:
-    """Where the next iteration starts, in memory that DataLoader workers share, persistent ones too."""
-
-    _FIELDS = ("epoch", "done", "generation", "finished_by", "is_read_by_workers")
-
-    def __init__(self):
-        self._values = torch.zeros(len(self._FIELDS), dtype=torch.int64).share_memory_()
-        self._finished = -1  # the generation whose epoch has been iterated to its end by this process
-
-    def __setstate__(self, state: dict) -> None:
-        self.__dict__.update(state)
-        if not self._values.is_shared():  # a deep copy, or plain pickle
-            self._values.share_memory_()
-
-    def __getattr__(self, name: str) -> int:
-        if name not in _Shared._FIELDS:
-            raise AttributeError(name)
-        return int(self._values[self._FIELDS.index(name)])
-
-    def start(self, epoch: int, done: int) -> None:
-        """The next iteration is of `epoch`, after `done` micro-batches."""
-        self._values[:] = torch.tensor([epoch, done, self.generation + 1, 0, 0])
-
-    def begin(self, worker) -> tuple[int, int]:
-        """(epoch, micro-batches done) for an iteration that begins here.
-
-        A position that was loaded is where an epoch goes on, not where epochs begin: once an iteration has come to the
-        end, the next one starts at 0. Workers of one iteration know each other by DataLoader's base seed, so that one
-        that starts late is not taken for the next iteration.
-        """
-        self._values[self._FIELDS.index("is_read_by_workers")] = worker is not None
-        is_over = self._finished == self.generation or self.finished_by not in (0, _token(worker))
-        return self.epoch, 0 if is_over else self.done
-
-    def finish(self, worker) -> None:
-        self._finished = self.generation
-        self._values[self._FIELDS.index("finished_by")] = _token(worker)
-
-
-def _token(worker) -> int:
-    return -1 if worker is None else worker.seed - worker.id
 
 
 def _rank_and_world(rank: int | None, world_size: int | None) -> tuple[int, int]:

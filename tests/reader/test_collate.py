@@ -1,11 +1,14 @@
 """A batch's values, worked out by hand, and pixels as the processor makes them sample by sample."""
 
+import io
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from conftest import jpeg
+from PIL import Image
 
 from packing_udfs.collate import block_mask, collate, decode_images
 from packing_udfs.contract import ContractError
@@ -36,10 +39,6 @@ def pack(lengths, images=(), num_images=None, row=0) -> dict:
 
 
 def decoded_size(data: bytes) -> tuple[int, int]:
-    import io
-
-    from PIL import Image
-
     width, height = Image.open(io.BytesIO(data)).size
     return height, width
 
@@ -103,10 +102,6 @@ def test_a_pack_longer_than_seq_len_is_refused():
 
 
 def test_images_are_upright_and_of_the_size_that_was_encoded():
-    import io
-
-    from PIL import Image
-
     exif = Image.Exif()
     exif[0x0112] = 6  # turned by a quarter
     buffer = io.BytesIO()
@@ -156,3 +151,19 @@ def test_pixels_are_those_of_each_sample_alone(processor):
 
 def test_no_pixels_without_images(processor):
     assert "pixel_values" not in collate([pack([3])], 4, processor=processor)
+
+
+def test_images_go_in_one_list_where_the_model_takes_them_so():
+    from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
+
+    processor = SimpleNamespace(image_processor=Qwen2VLImageProcessorPil())
+    rng = np.random.default_rng(2)
+    images = [jpeg(rng, height, width) for height, width in [(60, 90), (56, 56), (120, 64)]]
+    packs = [pack([3, 2], images[:2], [1, 1]), pack([4], row=1), pack([3], images[2:], row=2)]
+    batch = collate(packs, 7, processor=processor)
+    alone = [
+        processor.image_processor(images=[image], return_tensors="pt") for p in packs for image in decode_images(p)
+    ]
+    assert len(alone) == 3
+    for name in ("pixel_values", "image_grid_thw"):
+        torch.testing.assert_close(batch[name], torch.cat([one[name] for one in alone]), rtol=0, atol=0)

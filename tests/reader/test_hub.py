@@ -12,7 +12,7 @@ import pytest
 from conftest import packs_of, upload
 from huggingface_hub import HfApi, constants
 
-from packing_udfs import fetch
+from packing_udfs import fetch, footers
 from packing_udfs.contract import ContractError
 from packing_udfs.fetch import FetchError, HubSource, Stop, open_source
 from packing_udfs.footers import MissingManifestWarning
@@ -258,14 +258,21 @@ def test_a_local_file_that_is_too_short_is_said_at_once(packed, tmp_path):
         source.read("absent", 0, 1, Stop())
 
 
-def test_a_repository_without_a_manifest_is_read_from_its_footers(hub, packed, tmp_path):
+@pytest.mark.parametrize(("guess", "num_requests"), [(64 << 10, 3), (100, 6)])
+def test_a_repository_without_a_manifest_is_read_from_its_footers(
+    hub, packed, tmp_path, monkeypatch, guess, num_requests
+):
+    monkeypatch.setattr(footers, "_GUESS", guess)
     bare = shutil.copytree(packed, tmp_path / "bare")
     shutil.rmtree(bare / "manifest")
-    upload("owner/bare", bare)
+    repo = f"owner/bare{guess}"
+    upload(repo, bare)
     states = []
-    for name in (str(bare), "owner/bare"):
+    for name in (str(bare), repo):
+        hub.requests.clear()
         with pytest.warns(MissingManifestWarning, match="the footers of its 3 files were read"):
             dataset = open_packed(name)
+        assert len(ranges(hub, repo)) == (num_requests if name == repo else 0)
         given = open_packed(str(packed)).manifest.row_groups
         layout = ["file", "file_bytes", "footer_offset", "footer_bytes", "row_group", "offset", "bytes", "num_rows"]
         assert dataset.manifest.row_groups.select(layout).equals(given.select(layout))
@@ -277,7 +284,6 @@ def test_a_repository_without_a_manifest_is_read_from_its_footers(hub, packed, t
         assert len(seen) == len(set(seen)) == 48
         states.append(batches[-1]["state"])
     assert states[0] == states[1]
-    assert [record.range for record in ranges(hub, "bare")].count(None) == 0
     (bare / "data/train/00001.parquet").write_bytes(b"no Parquet at all")
     with pytest.warns(MissingManifestWarning), pytest.raises(ContractError, match=r"00001.parquet: is no Parquet"):
         open_packed(str(bare))
