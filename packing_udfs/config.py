@@ -71,6 +71,27 @@ class MinRatings(_Model):
     """Is the text well formed?"""
 
 
+class Video(_Model):
+    """How a video becomes images."""
+
+    num_frames: int | None = Field(None, ge=1, le=1024)
+    """Frames at equal distances over the whole video; 8 when fps is absent too. A shorter video gives all it has."""
+    fps: float | None = Field(None, gt=0)
+    """Frames a second, instead of num_frames."""
+    max_frames: int = Field(32, ge=1, le=1024)
+    """Frames at most with fps; a longer video gives so many at equal distances."""
+    longest_edge: int | None = Field(None, ge=16)
+    """Pixels of a frame's longer side at most; larger frames are scaled down. As recorded when absent."""
+    format: Literal["jpeg", "png"] = "jpeg"
+    """How frames are stored: JPEG of quality 90, or PNG without loss."""
+
+    @model_validator(mode="after")
+    def _check_rate(self) -> "Video":
+        if self.num_frames is not None and self.fps is not None:
+            raise ValueError("num_frames and fps are both given; choose one")
+        return self
+
+
 class Source(_Model):
     """One dataset on the Hub to read rows from."""
 
@@ -84,8 +105,20 @@ class Source(_Model):
     """Branch, tag or commit; pinned to a commit when the job starts."""
     name: str = ""
     """Name in sample_sources and in the ledger; repo, config and split when absent."""
+    adapter: Literal["auto", "finevision", "messages", "vqa", "captions", "text"] = "auto"
+    """How rows become samples; auto recognises it by the columns."""
+    columns: dict[str, str] = {}
+    """Columns of the source by the names the adapter has for them, as in {caption: txt, messages: json.turns}."""
+    limit: int | None = Field(None, ge=1)
+    """About how many rows to use, chosen by hash; all when absent."""
+    weight: float = Field(1.0, gt=0, le=100)
+    """How often a row is used: 0.25 is a quarter of the rows, chosen by hash, 2.5 two copies and half a third."""
     min_ratings: MinRatings = MinRatings()
     """Minimum ratings of a turn, for rows that carry ratings."""
+    prompt: str = Field("Describe the image.", min_length=1)
+    """What the user says before a caption."""
+    video: Video = Video()
+    """How videos become images, in sources that have them."""
 
     @model_validator(mode="before")
     @classmethod

@@ -96,12 +96,17 @@ def at_most(most, value) -> str:
     return f"{value} is refused: Input should be less than or equal to {most}"
 
 
+def above(least, value) -> str:
+    return f"{value} is refused: Input should be greater than {least}"
+
+
 def below(limit: int, value) -> str:
     return f"{value} is refused: Input should be less than {limit}"
 
 
 KEYS_OF_PACK = "seq_len, max_vision_cost, max_images_per_pack, max_images_per_sample, algorithm"
-KEYS_OF_SOURCE = "repo, config, split, revision, name, min_ratings"
+KEYS_OF_SOURCE = "repo, config, split, revision, name, adapter, columns, limit, weight, min_ratings, prompt, video"
+ADAPTERS = ("auto", "finevision", "messages", "vqa", "captions", "text")
 KEYS_OF_RATINGS = "relevance, image_correspondence, visual_dependency, formatting"
 NO_SPLIT = "may have letters, digits and '_' only, and '.' between them"
 
@@ -132,6 +137,19 @@ BAD_VALUES = {
     "pack.max_images_per_pack=0": at_least(1, 0),
     "pack.max_images_per_sample=-1": at_least(1, -1),
     "pack.algorithm=fastest": f"'fastest' is refused: Input should be {quoted(ALGORITHMS)}",
+    "sources.0.adapter=llava": f"'llava' is refused: Input should be {quoted(ADAPTERS)}",
+    "sources.0.columns=txt": "'txt' is refused: Input should be a valid dictionary",
+    "sources.0.limit=0": at_least(1, 0),
+    "sources.0.weight=0": above(0, 0),
+    "sources.0.weight=101": at_most(100, 101),
+    "sources.0.prompt=''": "'' is refused: String should have at least 1 character",
+    "sources.0.video.num_frames=0": at_least(1, 0),
+    "sources.0.video.num_frames=1025": at_most(1024, 1025),
+    "sources.0.video.fps=0": above(0, 0),
+    "sources.0.video.max_frames=0": at_least(1, 0),
+    "sources.0.video.longest_edge=15": at_least(16, 15),
+    "sources.0.video.format=gif": "'gif' is refused: Input should be 'jpeg' or 'png'",
+    "sources.0.video={num_frames: 4, fps: 1}": "num_frames and fps are both given; choose one",
     "sources.0.min_ratings.relevance=6": at_most(5, 6),
     "sources.0.min_ratings.image_correspondence=0": at_least(1, 0),
     "sources.0.min_ratings.visual_dependency=0": at_least(1, 0),
