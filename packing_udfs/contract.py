@@ -183,6 +183,7 @@ def writer_options(schema: pa.Schema = PACK_SCHEMA) -> dict:
         "use_dictionary": [leaf for leaf in leaves if leaf not in media],
         "write_statistics": [leaf for leaf in leaves if "." not in leaf],
         "write_page_index": True,
+        "write_page_checksum": True,  # a flipped bit in image bytes is found by the reader, not by a loss curve
         "use_content_defined_chunking": CDC,
         "store_schema": True,
     }

@@ -17,7 +17,7 @@ from packing_udfs import contract
 from packing_udfs.fetch import Source, Stop
 from packing_udfs.manifest import Manifest
 from packing_udfs.row_groups import NUM_THREADS, parse_footer
-from packing_udfs.shard_file import PARQUET_TAIL, _span
+from packing_udfs.shard_file import PARQUET_TAIL, row_group_span
 
 _GUESS = 64 << 10  # bytes from the end of a file that hold its footer, mostly
 
@@ -70,7 +70,7 @@ def _read_tail(source: Source, path: str, num_bytes: int) -> bytes:
 
 
 def _row(metadata: pq.FileMetaData, index: int, path: str, num_bytes: int, footer_bytes: int) -> dict:
-    offset, length = _span(metadata.row_group(index))
+    offset, length = row_group_span(metadata.row_group(index))
     num_rows = metadata.row_group(index).num_rows
     return {
         "file": path,

@@ -36,7 +36,7 @@ def write_shard(path: str, repo_path: str, row_groups: Iterable[pa.Table]) -> pa
     metadata = pq.read_metadata(path)
     assert metadata.num_row_groups == len(rows)
     for index, row in enumerate(rows):
-        offset, length = _span(metadata.row_group(index))
+        offset, length = row_group_span(metadata.row_group(index))
         row |= {
             "file": repo_path,
             "file_bytes": num_bytes,
@@ -63,7 +63,7 @@ def _totals(packs: pa.Table) -> dict:
     }
 
 
-def _span(row_group: pq.RowGroupMetaData) -> tuple[int, int]:
+def row_group_span(row_group: pq.RowGroupMetaData) -> tuple[int, int]:
     """First byte and length of a row group's column chunks, which Arrow writes one behind the other."""
     columns = [row_group.column(i) for i in range(row_group.num_columns)]
     starts = [c.dictionary_page_offset or c.data_page_offset for c in columns]
