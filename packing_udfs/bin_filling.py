@@ -136,10 +136,14 @@ def _fill(pool, caps, target, class_work, length_work, weight, complete) -> list
     token_scale = 1.0 / caps[0] ** 2
     work_scale = weight / target**2 if target > 0 else 0.0
     chosen: list[int] = []
+    within_target = by_attention = length_work[-1] > 0
     while True:
-        fitting = (1 << at_most[tokens]) - 1
+        limit = at_most[tokens]
+        if within_target and chosen:  # the longest that fits may be far over the target, and the only one looked at
+            limit = min(limit, bisect.bisect_right(length_work, missing))
+        fitting = (1 << limit) - 1
         best, best_slot = float("inf"), -1
-        least_missing = missing - length_work[at_most[tokens] - 1]
+        least_missing = missing - length_work[limit - 1]
         for cls in reversed(pool.open):
             if vision_least[cls] > vision:
                 continue
@@ -159,8 +163,12 @@ def _fill(pool, caps, target, class_work, length_work, weight, complete) -> list
                     if pool.vision[item] > vision or pool.images[item] > images:
                         continue
                 best, best_slot = score, slot
+        if best_slot < 0 and within_target:
+            within_target = False
+            continue
         if best_slot < 0:
             break
+        within_target = by_attention
         item = take(best_slot)
         chosen.append(item)
         tokens -= pool.tokens[item]

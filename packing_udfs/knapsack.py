@@ -93,7 +93,7 @@ def first_fit_decreasing(
 ) -> list[np.ndarray]:
     """Longest sample first, each into the first pack where it fits."""
     sizes, caps = _checked(lengths, budgets, vision_costs, num_images)
-    return _place(np.argsort(-sizes[0], kind="stable"), sizes, caps, lambda room, fits: int(fits.argmax()))
+    return _place(np.lexsort(-sizes[::-1]), sizes, caps, lambda room, fits: int(fits.argmax()))
 
 
 def best_fit_decreasing(
@@ -110,7 +110,7 @@ def best_fit_decreasing(
     def fullest(room: np.ndarray, fits: np.ndarray) -> int:
         return int(np.where(fits, (room / caps[:, None]).sum(axis=0), np.inf).argmin())
 
-    return _place(np.argsort(-share, kind="stable"), sizes, caps, fullest)
+    return _place(np.lexsort((*-sizes[::-1], -share)), sizes, caps, fullest)
 
 
 def balanced(

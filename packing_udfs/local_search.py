@@ -28,8 +28,10 @@ def even_out(bin_of: np.ndarray, sizes: np.ndarray, caps: np.ndarray, work: np.n
         np.int64
     )
     load = np.bincount(bin_of, weights=work, minlength=num_bins)
+    # Hashed is a sample's place among all by size and pack, so that the order of equal samples changes nothing.
+    place_of = np.argsort(np.lexsort((bin_of, *sizes[::-1])))
     for round_ in range(NUM_ROUNDS):
-        ranked = np.lexsort((hashes(len(bin_of), round_), sizes[0]))
+        ranked = np.lexsort((hashes(len(bin_of), round_)[place_of], sizes[0]))
         step = 1 + round_ % REACH
         one, two = ranked[:-step], ranked[step:]
         a, b = bin_of[one], bin_of[two]

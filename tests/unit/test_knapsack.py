@@ -1,0 +1,321 @@
+"""Packing: worked examples, the exact optimum of small cases, invariants over generated ones."""
+
+from functools import cache
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from packing_udfs import bin_filling, knapsack
+from packing_udfs.bounds import one_budget
+from packing_udfs.knapsack import ALGORITHMS, Budgets
+from packing_udfs.local_search import even_out
+from tests.bench import finevision
+from tests.bench.column_generation import lower_bound
+
+ALL = sorted(ALGORITHMS)
+
+
+def check(bins, lengths, budgets, vision_costs=None, num_images=None):
+    """Every sample in exactly one pack, no pack empty or over a budget."""
+    assert all(len(members) and members.dtype == np.int64 for members in bins)
+    placed = np.concatenate(bins) if bins else np.array([], dtype=np.int64)
+    assert np.sort(placed).tolist() == list(range(len(lengths)))
+    for values, cap in (
+        (lengths, budgets.seq_len),
+        (vision_costs, budgets.vision_cost),
+        (num_images, budgets.num_images),
+    ):
+        if cap is not None:
+            assert all(np.asarray(values)[members].sum() <= cap for members in bins)
+
+
+def optimum(sizes: list[tuple[int, ...]], caps: tuple[int, ...]) -> int:
+    """The fewest packs, by trying every set of samples that fits."""
+    n = len(sizes)
+    fits = [
+        all(sum(sizes[i][d] for i in range(n) if mask >> i & 1) <= cap for d, cap in enumerate(caps))
+        for mask in range(1 << n)
+    ]
+
+    @cache
+    def packs(left: int) -> int:
+        if not left:
+            return 0
+        first = left & -left
+        rest, best, part = left ^ first, n, left ^ first
+        while True:
+            if fits[part | first]:
+                best = min(best, 1 + packs(rest ^ part))
+            if not part:
+                return best
+            part = (part - 1) & rest
+
+    return packs((1 << n) - 1)
+
+
+@st.composite
+def problems(draw, max_samples=60):
+    """(lengths, budgets, costs): some budgets are off, and the sizes are of kinds that packers stumble on."""
+    seq_len = draw(st.sampled_from([1, 7, 64, 100, 1000]))
+    power = 1 << draw(st.integers(0, 9))
+    kind = draw(st.sampled_from(["any", "equal", "near a power of two", "one giant", "zeros"]))
+    length = {
+        "any": st.integers(0, seq_len),
+        "equal": st.just(min(seq_len, power)),
+        "near a power of two": st.integers(power - 1, power + 1).map(lambda x: min(x, seq_len)),
+        "one giant": st.integers(0, max(1, seq_len // 20)),
+        "zeros": st.sampled_from([0, 0, seq_len]),
+    }[kind]
+    lengths = draw(st.lists(length, max_size=max_samples))
+    if kind == "one giant" and lengths:
+        lengths[draw(st.integers(0, len(lengths) - 1))] = seq_len
+    vision_cap = draw(st.sampled_from([None, 1, 5, 40, 5000]))
+    image_cap = draw(st.sampled_from([None, 1, 3]))
+    pictures = draw(st.sampled_from(["none", "all", "mixed"]))
+    least = {"none": 0, "all": 1, "mixed": 0}[pictures]
+    most = 0 if pictures == "none" else 10_000
+
+    def costs(cap):
+        top = max(least, min(most, 100 if cap is None else cap))
+        return np.array(draw(st.lists(st.integers(least, top), min_size=len(lengths), max_size=len(lengths))), int)
+
+    budgets = Budgets(seq_len=seq_len, vision_cost=vision_cap, num_images=image_cap)
+    return np.array(lengths, int), budgets, {"vision_costs": costs(vision_cap), "num_images": costs(image_cap)}
+
+
+def test_integers_to_24_by_hand():
+    lengths, budgets = np.arange(1, 25), Budgets(seq_len=100)
+    packs = [lengths[members].tolist() for members in knapsack.greedy(lengths, budgets)]
+    assert packs == [list(range(1, 14)), list(range(14, 20)), list(range(20, 24)), [24]]
+    packs = [lengths[members].tolist() for members in knapsack.first_fit_decreasing(lengths, budgets)]
+    assert packs == [[24, 23, 22, 21, 10], [20, 19, 18, 17, 16, 9, 1], [15, 14, 13, 12, 11, 8, 7, 6, 5, 4, 3, 2]]
+    assert len(knapsack.balanced(lengths, budgets)) == 3 == knapsack.bound(lengths, budgets)
+
+
+def test_best_fit_takes_the_pack_with_the_least_room():
+    # 60 and 70 open packs with 40 and 30 left; 30 fits both and belongs in the second, so that 40 still fits.
+    packs = knapsack.best_fit_decreasing(np.array([60, 70, 30, 40]), Budgets(seq_len=100))
+    assert sorted(sorted(members.tolist()) for members in packs) == [[0, 3], [1, 2]]
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_long_tokens_go_with_costly_images(name):
+    # Two of text and two of images fill exactly two packs; two alike in one pack never fit.
+    lengths, costs = np.array([70, 70, 30, 30]), np.array([3, 3, 7, 7])
+    if name == "greedy":
+        lengths, costs = lengths[[0, 2, 1, 3]], costs[[0, 2, 1, 3]]
+    budgets = Budgets(seq_len=100, vision_cost=10)
+    packs = ALGORITHMS[name](lengths, budgets, vision_costs=costs)
+    check(packs, lengths, budgets, costs)
+    assert len(packs) == 2
+
+
+@pytest.mark.parametrize("name", ALL)
+@given(problem=problems())
+@settings(max_examples=60, deadline=None)
+def test_invariants(name, problem):
+    lengths, budgets, costs = problem
+    bins = ALGORITHMS[name](lengths, budgets, **costs)
+    check(bins, lengths, budgets, **costs)
+    assert len(bins) >= knapsack.bound(lengths, budgets, **costs)
+    again = ALGORITHMS[name](lengths.copy(), budgets, **costs)
+    assert [members.tolist() for members in again] == [members.tolist() for members in bins]
+
+
+@pytest.mark.parametrize("name", sorted(set(ALL) - {"greedy"}))
+@given(problem=problems(), seed=st.integers(0, 99))
+@settings(max_examples=30, deadline=None)
+def test_order_of_samples_changes_nothing_but_their_names(name, problem, seed):
+    lengths, budgets, costs = problem
+    shuffled = np.random.default_rng(seed).permutation(len(lengths))
+    loads = []
+    for order in (np.arange(len(lengths)), shuffled):
+        vision = costs["vision_costs"][order]
+        images = costs["num_images"][order]
+        if budgets.num_images is None:  # then samples that differ in images only are equal
+            images = np.zeros_like(images)
+        if budgets.vision_cost is None and name != "balanced":
+            vision = np.zeros_like(vision)
+        bins = ALGORITHMS[name](lengths[order], budgets, vision_costs=vision, num_images=images)
+        loads.append(sorted((lengths[order][b].sum(), vision[b].sum(), images[b].sum()) for b in bins))
+    assert loads[0] == loads[1]
+
+
+@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("exponent", [5, 8, 11])
+def test_every_length_around_a_power_of_two_is_packed(name, exponent):
+    seq_len = 2**exponent + 1
+    lengths = np.array([seq_len, 2**exponent, 2**exponent - 1, 1, 1, 1] * 3)
+    bins = ALGORITHMS[name](lengths, Budgets(seq_len=seq_len))
+    check(bins, lengths, Budgets(seq_len=seq_len))
+    if name != "greedy":
+        assert len(bins) == 9  # each long one needs its own; the ones beside the others
+
+
+@given(st.lists(st.tuples(st.integers(0, 12), st.integers(0, 5)), min_size=1, max_size=9))
+@settings(max_examples=60, deadline=None)
+def test_small_cases_against_the_optimum(samples):
+    lengths, costs = np.array(samples).T
+    budgets = Budgets(seq_len=12, vision_cost=5)
+    best = optimum(samples, (12, 5))
+    assert knapsack.bound(lengths, budgets, vision_costs=costs) <= best
+    assert best <= len(knapsack.balanced(lengths, budgets, vision_costs=costs)) <= best + 1
+
+
+@given(st.lists(st.integers(0, 20), max_size=10))
+@settings(max_examples=60, deadline=None)
+def test_one_budget_bound_is_never_above_the_optimum(sizes):
+    assert one_budget(np.array(sizes), 20) <= optimum([(size,) for size in sizes], (20,))
+
+
+def test_bounds_by_hand():
+    assert one_budget(np.array([6, 6, 6]), 10) == 3  # L1 says 2
+    assert one_budget(np.array([7, 7, 4, 4]), 10) == 3  # 4 fits beside no 7: L1 says 3 too
+    assert one_budget(np.array([8, 8, 5, 5, 3]), 10) == 4  # L1 says 3; 8 and 5 leave 3 no room, yet L2 sees only α
+    assert one_budget(np.array([], dtype=int), 10) == 0
+    costs = np.array([1, 1, 1, 1])
+    assert knapsack.bound(np.array([1, 1, 1, 1]), Budgets(seq_len=10, vision_cost=2), vision_costs=costs) == 2
+    assert knapsack.bound(np.array([0, 0]), Budgets(seq_len=10)) == 1
+
+
+@given(st.lists(st.tuples(st.integers(1, 12), st.integers(0, 5)), min_size=1, max_size=8))
+@settings(max_examples=15, deadline=None)
+def test_column_generation_is_between_the_simple_bound_and_the_optimum(samples):
+    lengths, costs = np.array(samples).T
+    budgets = Budgets(seq_len=12, vision_cost=5)
+    bound = lower_bound(lengths, budgets, vision_costs=costs)
+    assert knapsack.bound(lengths, budgets, vision_costs=costs) <= bound <= optimum(samples, (12, 5))
+
+
+def shard(num_samples, budgets, seed):
+    samples = finevision.draw(num_samples, seed=seed)
+    fits = ~knapsack.too_large(samples.lengths, budgets, **samples.costs())
+    assert 0 < fits.sum() < num_samples  # the generator draws samples over the budget, too
+    return samples.take(np.flatnonzero(fits))
+
+
+def test_at_the_bound_where_tokens_bind():
+    budgets = Budgets(seq_len=4096, vision_cost=40)
+    samples = shard(1_000, budgets, seed=3)
+    bins = knapsack.balanced(samples.lengths, budgets, **samples.costs())
+    check(bins, samples.lengths, budgets, **samples.costs())
+    assert len(bins) <= knapsack.bound(samples.lengths, budgets, **samples.costs()) + 1
+
+
+def test_near_the_bound_where_both_budgets_bind():
+    budgets = Budgets(seq_len=4096, vision_cost=24)
+    samples = shard(400, budgets, seed=3)
+    bins = knapsack.balanced(samples.lengths, budgets, **samples.costs())
+    check(bins, samples.lengths, budgets, **samples.costs())
+    best = lower_bound(samples.lengths, budgets, **samples.costs(), packs=bins, max_rounds=40)
+    assert knapsack.bound(samples.lengths, budgets, **samples.costs()) <= best <= len(bins) <= best + 2
+
+
+def spread(bins, costs):
+    loads = np.array([costs[members].sum() for members in bins])
+    return loads.std() / loads.mean()
+
+
+def test_packs_come_out_alike_in_image_work():
+    budgets = Budgets(seq_len=4096, vision_cost=40)
+    samples = shard(2_000, budgets, seed=4)
+    ours = knapsack.balanced(samples.lengths, budgets, **samples.costs())
+    others = knapsack.first_fit_decreasing(samples.lengths, budgets, **samples.costs())
+    assert spread(ours, samples.vision_costs) < 0.5 * spread(others, samples.vision_costs)
+    # The same without a budget for it: costs that are given are evened out.
+    ours = knapsack.balanced(samples.lengths, Budgets(seq_len=4096), vision_costs=samples.vision_costs)
+    assert spread(ours, samples.vision_costs) < 0.5 * spread(others, samples.vision_costs)
+
+
+def test_attention_weight_evens_out_attention():
+    lengths = np.array([512] * 40 + [32] * 640)
+    budgets, attention = Budgets(seq_len=1024), lengths**2
+    without = knapsack.balanced(lengths, budgets)
+    weighted = knapsack.balanced(lengths, budgets, attention_weight=1.0)
+    check(weighted, lengths, budgets)
+    assert spread(weighted, attention) < 0.5 * spread(without, attention)
+    assert len(weighted) == len(without) == knapsack.bound(lengths, budgets)
+
+
+@given(problem=problems(), seed=st.integers(0, 99))
+@settings(max_examples=30, deadline=None)
+def test_evening_out_keeps_budgets_and_never_spreads(problem, seed):
+    lengths, budgets, costs = problem
+    if not len(lengths):
+        return
+    budgets = Budgets(seq_len=budgets.seq_len, vision_cost=budgets.vision_cost)
+    bins = knapsack.first_fit_decreasing(lengths, budgets, **costs)
+    bin_of = np.empty(len(lengths), dtype=np.int64)
+    for number, members in enumerate(bins):
+        bin_of[members] = number
+    sizes = np.stack([lengths, costs["vision_costs"]])
+    caps = np.array([budgets.seq_len, budgets.vision_cost or sizes[1].sum()])
+    work = np.random.default_rng(seed).random(len(lengths))
+    after = even_out(bin_of, sizes, caps, work)
+    assert all((np.bincount(after, weights=size) <= cap).all() for size, cap in zip(sizes, caps, strict=True))
+    assert np.bincount(after).tolist() == np.bincount(bin_of).tolist()
+    before_, after_ = (np.bincount(which, weights=work) for which in (bin_of, after))
+    assert (after_**2).sum() <= (before_**2).sum() + 1e-6
+
+
+def test_evening_out_swaps_equal_lengths():
+    # Packs (5, 5) and (5, 5), all the image work in the first.
+    after = even_out(np.array([0, 0, 1, 1]), np.array([[5, 5, 5, 5]]), np.array([10]), np.array([3.0, 3.0, 0.0, 0.0]))
+    assert np.bincount(after, weights=[3, 3, 0, 0]).tolist() == [3, 3]
+
+
+def test_a_short_pack_is_completed():
+    # Room 10: the longest that fits, 9, leaves 1. It goes back for 4 + 6, and all of it takes two packs less.
+    lengths = np.array([90, 9, 4, 6])
+    bins = knapsack.balanced(lengths, Budgets(seq_len=100))
+    assert sorted(sorted(lengths[members].tolist()) for members in bins) == [[4, 6, 90], [9]]
+
+
+def test_a_filling_that_ignores_vision_cost_is_caught():
+    """The check of `check` bites: without the vision budget in the hot loop, packs break it."""
+    budgets = Budgets(seq_len=4096, vision_cost=17)
+    samples = shard(500, budgets, seed=5)
+    sizes = np.stack([samples.lengths, samples.vision_costs, 0 * samples.lengths])
+    work, attention = samples.vision_costs.astype(float), np.zeros(len(samples))
+    options = {"work": work, "attention": attention, "weight": 1.0, "complete": True}
+    sound = bin_filling.fill_bins(sizes, [4096, 17, 1], **options)
+    check([np.array(members) for members in sound], samples.lengths, budgets, samples.vision_costs)
+    mutant = bin_filling.fill_bins(sizes, [4096, 10**9, 1], **options)
+    with pytest.raises(AssertionError):
+        check([np.array(members) for members in mutant], samples.lengths, budgets, samples.vision_costs)
+
+
+def test_too_large_marks_each_budget():
+    budgets = Budgets(seq_len=10, vision_cost=4, num_images=2)
+    lengths, vision, images = np.array([10, 11, 1, 1]), np.array([4, 0, 5, 0]), np.array([2, 0, 0, 3])
+    mask = knapsack.too_large(lengths, budgets, vision_costs=vision, num_images=images)
+    assert mask.tolist() == [False, True, True, True]
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_sample_over_a_budget_is_named(name):
+    budgets = Budgets(seq_len=10, vision_cost=4)
+    with pytest.raises(ValueError, match=r"sample 1 has seq_len 11, over the budget of 10"):
+        ALGORITHMS[name](np.array([1, 11]), budgets, vision_costs=np.array([0, 9]))
+    with pytest.raises(ValueError, match=r"sample 0 has vision_cost 5, over the budget of 4"):
+        ALGORITHMS[name](np.array([1, 1]), budgets, vision_costs=np.array([5, 0]))
+
+
+def test_bad_arguments_are_named():
+    with pytest.raises(ValueError, match="vision_cost=0"):
+        Budgets(seq_len=10, vision_cost=0)
+    with pytest.raises(ValueError, match="vision_cost=4 is set"):
+        knapsack.balanced(np.array([1]), Budgets(seq_len=10, vision_cost=4))
+    with pytest.raises(ValueError, match="2 costs for vision_cost and 1 lengths"):
+        knapsack.balanced(np.array([1]), Budgets(seq_len=10), vision_costs=np.array([1, 2]))
+    with pytest.raises(ValueError, match="sample 1 has seq_len -3"):
+        knapsack.balanced(np.array([1, -3]), Budgets(seq_len=10))
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_nothing_to_pack(name):
+    empty = np.array([], dtype=np.int64)
+    assert ALGORITHMS[name](empty, Budgets(seq_len=10, vision_cost=4), vision_costs=empty) == []
+    assert knapsack.bound(empty, Budgets(seq_len=10)) == 0
