@@ -1,0 +1,190 @@
+"""What packing is worth on your data: five stages from padded samples to balanced packs, on one page.
+
+    python -m jobs.compare --config conf/jobs/demo.yaml pack.seq_len=8192 --max-samples 5000
+
+1. samples as people see them; 2. naive padding, each batch to its longest sample; 3. constrained padding, every
+sample to seq_len; 4. greedy and first-fit decreasing packing by lengths alone; 5. balanced packing under all budgets.
+Writes compare.html, which opens anywhere, and compare.json with the same numbers.
+
+The configuration is the job's. Sources are pinned as the job pins them; a seeded sample of their rows is read from
+the Parquet files on the driver (`jobs.sampling`), so no Spark starts and nothing is written to the Hub. What becomes
+of a row before packing is decided by the job's own `pack_shard`, called with budgets that no sample exceeds: its
+packs are then the encoded samples, and its quarantine is what no stage can use. Cost: that of encoding the rows, about
+a millisecond each. Rejected: numbers for a whole dataset (they are the job's report, after it has run).
+"""
+
+import argparse
+import json
+import logging
+import sys
+from dataclasses import dataclass
+from fractions import Fraction
+from importlib.metadata import version
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from jobs.sampling import read_sample
+from jobs.sources import PinnedSource, pin
+from jobs.stages import NUM_RANKS, Samples, Stage, flatten, make_stages, stage_figures
+from packing_udfs import metrics
+from packing_udfs.config import INT32_LIMIT, Config, describe, load
+from packing_udfs.encode import Encoder
+from packing_udfs.pack import PackedShard, PackSettings, pack_shard
+from packing_udfs.processor import ProcessorFiles, fetch
+
+VERSIONS = ("packing-udfs", "pyarrow", "numpy", "transformers", "tokenizers", "pillow")
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All that a page shows. `figures` is the JSON."""
+
+    figures: dict
+    samples: Samples
+    stages: list[Stage]
+    frame: pd.DataFrame  # the rows as samples, contract.SAMPLE_SCHEMA
+    encoder: Encoder
+
+
+def compare(config: Config, max_samples: int, global_batch_size: int) -> Comparison:
+    """Read a sample of the configuration's sources and lay it out in every stage.
+
+    Raises ValueError for what is wrong with the configuration, its sources or its processor, or when none of the rows
+    read can be encoded.
+    """
+    if global_batch_size < 1:
+        raise ValueError(f"global_batch_size: {global_batch_size} is refused: must be at least 1")
+    processor = fetch(config.processor.path, config.processor.revision)
+    encoder = Encoder(processor.load())
+    sources = [pin(source, f"sources.{i}") for i, source in enumerate(config.sources)]
+    frame = read_sample(sources, max_samples, config.shards.seed)
+    packed = _encode(frame, encoder, config)
+    if not packed.num_packs:
+        raise ValueError(f"sources: none of the {len(frame)} rows read can be packed: {_reasons(packed)}")
+    samples = flatten(packed, encoder)
+    stages = make_stages(samples, config)
+    num_rows = sum(source.num_rows for source in sources)
+    scale = Fraction(num_rows, len(frame))
+    figures = {
+        "config": config.model_dump(mode="json"),
+        "sources": _describe_sources(sources, frame),
+        "processor": _describe_processor(processor, encoder),
+        "global_batch_size": global_batch_size,
+        "num_ranks": NUM_RANKS,
+        "naive_batch": metrics.NAIVE_BATCH,
+        "sample": _describe_sample(samples, packed, num_rows, len(frame)),
+        "stages": [stage_figures(stage, samples, config, global_batch_size, scale) for stage in stages],
+        "versions": {name: version(name) for name in VERSIONS},
+    }
+    return Comparison(figures, samples, stages, frame, encoder)
+
+
+def _encode(frame: pd.DataFrame, encoder: Encoder, config: Config) -> PackedShard:
+    """The job's own word on every row, with budgets that nothing exceeds."""
+    settings = PackSettings(
+        seq_len=INT32_LIMIT - 1,
+        max_images_per_sample=config.pack.max_images_per_sample,
+        algorithm="greedy",
+        duplicates=config.shards.duplicates,
+        seed=config.shards.seed,
+    )
+    return pack_shard(frame, encoder, settings)
+
+
+def _reasons(packed: PackedShard) -> dict[str, int]:
+    return metrics.add({reason: 1} for reason in sorted(packed.quarantine["reason"].to_pylist()))
+
+
+def _describe_sources(sources: list[PinnedSource], frame: pd.DataFrame) -> list[dict]:
+    return [
+        {
+            **pinned.source.model_dump(mode="json", include={"name", "repo", "config", "split"}),
+            "commit": pinned.commit,
+            "num_rows": pinned.num_rows,
+            "num_rows_read": int((frame["source"] == pinned.source.name).sum()),
+        }
+        for pinned in sources
+    ]
+
+
+def _describe_processor(processor: ProcessorFiles, encoder: Encoder) -> dict:
+    return {
+        "name": processor.name,
+        "class": type(encoder.processor).__name__,
+        "revision": processor.revision,
+        "fingerprint": processor.fingerprint,
+        "vision_unit": encoder.family.vision_unit,
+    }
+
+
+def _describe_sample(samples: Samples, packed: PackedShard, num_rows: int, num_rows_read: int) -> dict:
+    quarantine = _reasons(packed)
+    return {
+        "num_rows": num_rows,
+        "num_rows_read": num_rows_read,
+        "quarantine": quarantine,
+        "num_duplicates": num_rows_read - len(samples) - sum(quarantine.values()),
+        "num_samples": len(samples),
+        "num_tokens": int(samples.lengths.sum()),
+        "num_label_tokens": sum(int(trained.sum()) for trained in samples.is_trained),
+        "num_image_tokens": sum(int(image.sum()) for image in samples.is_image),
+        "num_images": int(samples.num_images.sum()),
+        "vision_cost": int(samples.vision_costs.sum()),
+        "median_length": int(np.sort(samples.lengths)[len(samples) // 2]),
+        "longest": int(samples.lengths.max()),
+    }
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Command line; returns the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m jobs.compare",
+        description="One page: what padding and packing make of a sample of your data. Nothing is written to the Hub.",
+        epilog="Fields of the configuration, as in jobs.pack:\n" + "\n".join(describe()),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--config", required=True, help="YAML file with the fields below")
+    parser.add_argument("--out", default="compare", help="folder for compare.html and compare.json (%(default)s)")
+    parser.add_argument("--max-samples", type=int, default=2000, help="rows to read at most (%(default)s)")
+    parser.add_argument("--global-batch-size", type=int, default=32, help="rows in a training step (%(default)s)")
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="override a field, as in pack.seq_len=8192")
+    args = parser.parse_intermixed_args(argv)
+    logging.basicConfig(format="%(levelname)s %(name)s: %(message)s")
+    try:
+        from jobs.pages import comparison  # needs matplotlib: said before anything is read
+
+        found = compare(load(args.config, args.overrides), args.max_samples, args.global_batch_size)
+    except (ValueError, ModuleNotFoundError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    folder = Path(args.out)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "compare.json").write_text(as_json(found.figures), encoding="utf-8")
+    (folder / "compare.html").write_text(comparison.page(found), encoding="utf-8")
+    print(as_text(found.figures))
+    print(f"page         {(folder / 'compare.html').resolve()}")
+    return 0
+
+
+def as_json(figures: dict) -> str:
+    """Sorted keys and no clock: equal data gives equal bytes."""
+    return json.dumps(figures, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
+
+
+def as_text(figures: dict) -> str:
+    """The table that a run prints."""
+    lines = [f"{'':<22}{'waste':>8}{'lost':>7}{'rows':>8}{'bound':>8}{'over budget':>13}{'straggler':>11}{'steps':>8}"]
+    for stage in figures["stages"]:
+        waste = "–" if stage["waste"] is None else f"{stage['waste']:.1%}"
+        late = "–" if stage["straggler_8"] is None else f"{stage['straggler_8']:.3f}"
+        lines.append(
+            f"{stage['title']:<22}{waste:>8}{stage['num_samples_lost']:>7,}{stage['num_rows']:>8,}"
+            f"{stage['bound'] or '–':>8}{stage['num_rows_over_budget']:>13,}{late:>11}{stage['num_steps']:>8,}"
+        )
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
