@@ -2,7 +2,7 @@
 
 For a batch of samples:
 1. render the chat template, with the spans of text that are trained (`packing_udfs.chat`);
-2. tokenise the rendered texts with one placeholder per image, all in one call of the fast tokenizer;
+2. tokenise the rendered texts with one placeholder per image, all together (`packing_udfs.token_spans`);
 3. splice in, for each placeholder, the ids of what the processor writes for an image of that size
    (`packing_udfs.families`);
 4. labels are the ids of tokens that overlap a trained span, and -100 elsewhere.
@@ -24,11 +24,12 @@ from typing import NamedTuple
 
 import numpy as np
 from PIL import Image
-from tokenizers import AddedToken, Encoding, Tokenizer
+from tokenizers import Tokenizer
 
-from packing_udfs.chat import ChatTemplate, Controls, Rendered, Span, TemplateError
+from packing_udfs.chat import ChatTemplate, Controls, Rendered, TemplateError
 from packing_udfs.contract import IGNORE_INDEX
 from packing_udfs.families import ImageTokens, Size, family_of
+from packing_udfs.token_spans import SpanTokenizer
 
 
 class EncodedSample(NamedTuple):
@@ -64,8 +65,9 @@ class Encoder:
             )
         self.family = family_of(processor)
         added = self.tokenizer.added_tokens_decoder
-        self._controls = Controls([token.content for token in added.values()])
-        self._template = ChatTemplate(processor, self._controls, train_on)
+        controls = Controls([token.content for token in added.values()])
+        self._template = ChatTemplate(processor, controls, train_on)
+        self._tokenize = SpanTokenizer(self.tokenizer, controls)
         self._trains_all = train_on == "all"
         self._image_token_id = self.tokenizer.convert_tokens_to_ids(processor.image_token)
         # Added tokens that cut the text where they stand and leave what is beside them alone.
@@ -109,8 +111,9 @@ class Encoder:
         """
         results: list = [self._render(m, None if tools is None else tools[i]) for i, m in enumerate(messages)]
         whole = [i for i, result in enumerate(results) if isinstance(result, Rendered)]
-        for i, encoding in zip(whole, self._tokenize([results[i].text for i in whole]), strict=True):
-            results[i] = self._splice(results[i], encoding, tuple(map(tuple, image_sizes[i])))
+        tokens = self._tokenize([results[i].text for i in whole], [results[i].spans for i in whole])
+        for i, (ids, trained) in zip(whole, tokens, strict=True):
+            results[i] = self._splice(results[i].text, ids, trained, tuple(map(tuple, image_sizes[i])))
         return results
 
     def _render(self, messages: list[dict], tools: list[dict] | None) -> Rendered | EncodeError:
@@ -118,44 +121,6 @@ class Encoder:
             return self._template.render(messages, tools)
         except TemplateError as error:
             return EncodeError("template_failed", str(error))
-
-    def _tokenize(self, texts: list[str]) -> list[Encoding]:
-        """Encodings of rendered texts, without the tokens that a tokenizer puts around every text."""
-        if not texts:
-            return []
-        backend = self._plain_backend
-        if any("\ue000" in text for text in texts):
-            backend = self._marked_backend
-        return backend.encode_batch(texts, add_special_tokens=False)
-
-    @cached_property
-    def _plain_backend(self) -> Tokenizer:
-        # Settings that a tokenizer.json may carry and that a processor's call overrides.
-        self.tokenizer.backend_tokenizer.no_truncation()
-        self.tokenizer.backend_tokenizer.no_padding()
-        self.tokenizer.backend_tokenizer.encode_special_tokens = False
-        return self.tokenizer.backend_tokenizer
-
-    @cached_property
-    def _marked_backend(self) -> Tokenizer:
-        """A copy of the tokenizer with the marks of typed control tokens as added tokens."""
-        backend = Tokenizer.from_str(self._plain_backend.to_str())
-        backend.add_special_tokens([AddedToken(mark, normalized=False) for mark in self._controls.marks])
-        return backend
-
-    @cached_property
-    def _spelt_out(self) -> dict[int, np.ndarray]:
-        """For the id of each mark, the ids of the control token it stands for, spelt out as ordinary text."""
-        backend, spelt = self._plain_backend, {}
-        for mark, text in zip(self._controls.marks, self._controls.texts, strict=True):
-            # Added tokens are found by `encode` alone, so its stages are run without it.
-            text = backend.normalizer.normalize_str(text) if backend.normalizer else text
-            words = (
-                [word for word, _ in backend.pre_tokenizer.pre_tokenize_str(text)] if backend.pre_tokenizer else [text]
-            )
-            ids = [token.id for word in words for token in backend.model.tokenize(word)]
-            spelt[self._marked_backend.token_to_id(mark)] = np.asarray(ids, np.int32)
-        return spelt
 
     @cached_property
     def _affixes(self) -> tuple[np.ndarray, np.ndarray]:
@@ -167,21 +132,17 @@ class Encoder:
         at = next(i for i in range(len(full)) if full[i : i + len(bare)] == bare)
         return np.asarray(full[:at], np.int32), np.asarray(full[at + len(bare) :], np.int32)
 
-    def _splice(self, rendered: Rendered, encoding: Encoding, sizes: tuple[Size, ...]) -> EncodedSample | EncodeError:
-        """Put ids in place of image placeholders and marks, and turn trained spans into labels."""
-        ids = np.asarray(encoding.ids, np.int32)
-        text = rendered.text
-        trained = np.ones(len(ids), bool) if self._trains_all else _trained(encoding, rendered.spans, len(text))
+    def _splice(
+        self, text: str, ids: np.ndarray, trained: np.ndarray, sizes: tuple[Size, ...]
+    ) -> EncodedSample | EncodeError:
+        """Put ids in place of image placeholders and marks, and turn what is trained into labels."""
         at = np.flatnonzero(ids == self._image_token_id)
         if len(at) != len(sizes):
             return EncodeError("image_count", f"{len(at)} image placeholders in the text for {len(sizes)} images")
         images = self._images(sizes)
         put = [(position, image.ids, False) for position, image in zip(at.tolist(), images, strict=True)]
         if "\ue000" in text:
-            put += [
-                (position, self._spelt_out[ids[position]], trained[position])
-                for position in np.flatnonzero(np.isin(ids, list(self._spelt_out))).tolist()
-            ]
+            put += [(position, spelt, trained[position]) for position, spelt in self._tokenize.spell_out(ids)]
         if put:
             ids, trained = _put(ids, trained, sorted(put, key=lambda item: item[0]))
         bos = self.tokenizer.bos_token
@@ -233,26 +194,6 @@ class Encoder:
         )  # fmt: skip
         ids = np.asarray(out["input_ids"]).reshape(-1).tolist()
         return ids, np.asarray(out["assistant_masks"]).reshape(-1).astype(bool).tolist() if with_mask else None
-
-
-def _trained(encoding: Encoding, spans: list[Span], num_chars: int) -> np.ndarray:
-    """Which tokens overlap a span: they start before its end and end after its start.
-
-    Only the tokens at both ends of a span are looked up; all offsets as Python tuples cost a tenth of tokenising.
-    """
-    mask = np.zeros(len(encoding), bool)
-    for start, end in spans:
-        first, after = encoding.char_to_token(start), encoding.char_to_token(end)
-        if first is None or (after is None and end < num_chars):  # a character that no token covers
-            offsets = np.asarray(encoding.offsets, np.int64).reshape(-1, 2)
-            mask |= (offsets[:, 0] < end) & (offsets[:, 1] > start)
-            continue
-        if after is None:
-            after = len(mask)
-        while after < len(mask) and encoding.token_to_chars(after)[0] < end:  # it reaches over the end of the span
-            after += 1
-        mask[first:after] = True
-    return mask
 
 
 def _put(
