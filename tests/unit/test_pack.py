@@ -233,6 +233,13 @@ def test_the_index_and_the_form_of_the_frame_leave_no_trace(rows, packed, encode
     assert (again.quarantine, again.ledger) == (packed.quarantine, packed.ledger)
 
 
+def test_a_pack_reads_in_the_order_of_ids(packed):
+    """Not in the order in which an algorithm found its samples."""
+    packs = packs_of(packed)
+    assert all(row["sample_ids"] == sorted(row["sample_ids"]) for row in packs)
+    assert sum(len(row["sample_ids"]) > 2 for row in packs) > 10
+
+
 def test_the_seed_changes_places_only(rows, packed, encoder, tmp_path):
     again = pack_shard(as_spark_gives(rows), encoder, replace(DEMO_SETTINGS, seed=1))
     assert file_bytes(again, tmp_path) != file_bytes(packed, tmp_path)
@@ -289,7 +296,7 @@ def test_everything_in_quarantine(encoder):
     assert packed.num_packs == 0
     assert packed.ledger.to_pylist() == [
         {"source": "made", "outcome": "quarantined", "reason": "ratings", "num_rows": 3}
-        | {"num_tokens": 0, "num_images": 0, "num_turns_dropped": 6}
+        | {"num_copies": 0, "num_tokens": 0, "num_images": 0, "num_turns_dropped": 6}
     ]
 
 
@@ -337,6 +344,21 @@ def test_null_images_of_different_samples_are_no_duplicates(encoder):
     assert outcomes(pack_rows(rows, encoder)) == {("duplicate", ""): 2, ("quarantined", "image_missing"): 1}
 
 
+def test_an_image_that_the_processor_refuses(encoder, monkeypatch):
+    """A family's ValueError is about the one sample; it does not end the shard."""
+    expand = encoder.expand
+
+    def refuse(size):
+        if size == (8, 9):
+            raise ValueError("aspect ratio above 200")
+        return expand(size)
+
+    monkeypatch.setattr(encoder, "expand", refuse)
+    packed = pack_rows([sample(0, [picture(9, 8, 1)]), sample(1, [picture(9, 8, 2), picture(8, 9, 1)])], encoder)
+    assert outcomes(packed) == {("packed", ""): 1, ("quarantined", "image_shape"): 1}
+    assert packed.quarantine["detail"].to_pylist() == ["aspect ratio above 200"]
+
+
 BUDGET_CASES = [
     # settings, number of images, answer's words, the reason
     ({"max_images_per_sample": 1}, 2, 1, "too_many_images", "2 images, at most 1"),
@@ -356,6 +378,12 @@ def test_what_fits_no_pack(encoder, changes, num_images, num_words, reason, deta
     (row,) = packed.quarantine.to_pylist()
     assert row["num_tokens"] > 64
     assert detail is None or row["detail"] == detail
+
+
+def test_as_many_images_as_allowed(encoder):
+    rows = [sample(0, [picture(8, 8, 1)] * 2)]
+    limits = {"max_images_per_sample": 2, "max_images_per_pack": 2, "max_vision_cost": 34, "seq_len": 4096}
+    assert outcomes(pack_rows(rows, encoder, **limits)) == {("packed", ""): 1}
 
 
 def test_a_sample_of_exactly_seq_len_is_packed(encoder):
