@@ -15,7 +15,7 @@ from jobs.sources import PinnedSource
 from packing_udfs import balance, metrics
 from packing_udfs.pack import LEDGER_SCHEMA
 
-_COUNTS = ("num_rows", "num_tokens", "num_images", "num_turns_dropped")
+_COUNTS = ("num_rows", "num_copies", "num_tokens", "num_images", "num_turns_dropped")
 
 
 class LedgerError(RuntimeError):

@@ -8,28 +8,33 @@ one row group. Same samples and settings give the same bytes, whatever brought t
 Selection is apart from assembly: the knapsack sees integers and returns indices (`packing_udfs.knapsack`).
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 
 from packing_udfs import balance, knapsack, metrics
+from packing_udfs.config import Video
 from packing_udfs.contract import PACK_SCHEMA, QUARANTINE_SCHEMA, SAMPLE_SCHEMA
 from packing_udfs.encode import EncodedSample, EncodeError, Encoder
 from packing_udfs.families import Size
 from packing_udfs.images import ImageError, read_size
+from packing_udfs.video import with_frames
 
 ENCODE_BATCH = 512  # samples rendered and tokenised at a time: enough for the tokenizer's threads, small in memory
 MAX_ROW_GROUP_BYTES = 1 << 31  # of images: Arrow's offsets into binary values are int32
 
+NOT_SAMPLED = "not_sampled"  # the `reason` of rows that a source's limit or weight leaves out; they are but counted
+
 LEDGER_SCHEMA = pa.schema(
     [
         ("source", pa.string()),
-        ("outcome", pa.string()),  # packed, quarantined, duplicate
+        ("outcome", pa.string()),  # packed, quarantined, duplicate, not_sampled
         ("reason", pa.string()),  # of a quarantine, else empty
         ("num_rows", pa.int64()),
+        ("num_copies", pa.int64()),  # those of num_rows that are copies beyond the first of a row
         ("num_tokens", pa.int64()),  # of the rows that got as far as tokens
         ("num_images", pa.int64()),
         ("num_turns_dropped", pa.int64()),
@@ -49,6 +54,8 @@ class PackSettings:
     num_packs_per_row_group: int = 32
     duplicates: str = "drop"
     seed: int = 0
+    videos: Mapping[str, Video] = field(default_factory=dict)
+    """For each source with videos, how they become images."""
 
     @property
     def budgets(self) -> knapsack.Budgets:
@@ -122,7 +129,7 @@ def pack_shard(samples: pd.DataFrame, encoder: Encoder, settings: PackSettings) 
     outcome = _Outcomes(rows)
     if settings.duplicates == "drop":
         outcome.duplicates = _duplicates(rows)
-    encoded, sizes = _encode(rows, encoder, outcome)
+    encoded, sizes = _encode(rows, encoder, outcome, settings)
     _set_aside(encoded, sizes, outcome, settings)
     kept = outcome.kept()
     lengths = np.asarray([len(encoded[i].input_ids) for i in kept], np.int64)
@@ -153,10 +160,12 @@ class _Outcomes:
         self.rows = rows
         self.problems: dict[int, EncodeError] = {}
         self.duplicates: set[int] = set()
+        self.not_sampled = {i for i, reason in enumerate(rows.reason) if reason == NOT_SAMPLED}
 
     def open(self) -> list[int]:
         """Rows that nothing has been said of yet."""
-        return [i for i in range(len(self.rows)) if i not in self.problems and i not in self.duplicates]
+        closed = (self.problems, self.duplicates, self.not_sampled)
+        return [i for i in range(len(self.rows)) if not any(i in rows for rows in closed)]
 
     def kept(self) -> np.ndarray:
         return np.asarray(self.open(), np.int64)
@@ -188,9 +197,11 @@ class _Outcomes:
                 outcome, reason = "quarantined", self.problems[i].reason
             elif i in self.duplicates:
                 outcome = "duplicate"
+            elif i in self.not_sampled:
+                outcome = "not_sampled"
             tokens = len(encoded[i].input_ids) if encoded[i] else 0
-            total = counts.setdefault((rows.source[i], outcome, reason), [0] * 4)
-            for at, count in enumerate((1, tokens, len(rows.images[i]), rows.num_turns_dropped[i])):
+            total = counts.setdefault((rows.source[i], outcome, reason), [0] * 5)
+            for at, count in enumerate((1, rows.copy[i] > 0, tokens, len(rows.images[i]), rows.num_turns_dropped[i])):
                 total[at] += count
         found = [dict(zip(LEDGER_SCHEMA.names, (*key, *counts[key]), strict=True)) for key in sorted(counts)]
         return pa.Table.from_pylist(found, schema=LEDGER_SCHEMA)
@@ -216,7 +227,7 @@ def _duplicates(rows: _Rows) -> set[int]:
     return found
 
 
-def _encode(rows: _Rows, encoder: Encoder, outcome: _Outcomes):
+def _encode(rows: _Rows, encoder: Encoder, outcome: _Outcomes, settings: PackSettings):
     """Encoded samples and image sizes, None where there is a problem or a duplicate."""
     sizes: list[list[Size] | None] = [None] * len(rows)
     encoded: list[EncodedSample | None] = [None] * len(rows)
@@ -224,7 +235,7 @@ def _encode(rows: _Rows, encoder: Encoder, outcome: _Outcomes):
     for start in range(0, len(todo), ENCODE_BATCH):
         messages: dict[int, list[dict]] = {}
         for i in todo[start : start + ENCODE_BATCH]:
-            usable = _usable(rows, i, encoder)
+            usable = _usable(rows, i, encoder, settings)
             if isinstance(usable, EncodeError):
                 outcome.problems[i] = usable
             else:
@@ -238,7 +249,9 @@ def _encode(rows: _Rows, encoder: Encoder, outcome: _Outcomes):
     return encoded, sizes
 
 
-def _usable(rows: _Rows, i: int, encoder: Encoder) -> tuple[list[dict], list[Size]] | EncodeError:
+def _usable(
+    rows: _Rows, i: int, encoder: Encoder, settings: PackSettings
+) -> tuple[list[dict], list[Size]] | EncodeError:
     """A row's messages and the sizes of its images, all of which the encoder takes."""
     if rows.reason[i] is not None:
         return EncodeError(rows.reason[i], "")
@@ -246,6 +259,8 @@ def _usable(rows: _Rows, i: int, encoder: Encoder) -> tuple[list[dict], list[Siz
     if messages is None:
         return EncodeError("texts_missing", "")
     try:
+        if rows.source[i] in settings.videos:
+            messages, rows.images[i] = with_frames(messages, rows.images[i], settings.videos[rows.source[i]])
         sizes = [read_size(None if image is None else image["bytes"]) for image in rows.images[i]]
         for size in sizes:
             encoder.expand(size)
