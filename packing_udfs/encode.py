@@ -71,7 +71,10 @@ class Encoder:
         self._trains_all = train_on == "all"
         self._image_token_id = self.tokenizer.convert_tokens_to_ids(processor.image_token)
         # Added tokens that cut the text where they stand and leave what is beside them alone.
-        self._clean_cuts = {i for i, t in added.items() if not (t.lstrip or t.rstrip or t.normalized or t.single_word)}
+        normalizes = self.tokenizer.backend_tokenizer.normalizer is not None
+        self._clean_cuts = {
+            i for i, t in added.items() if not (t.lstrip or t.rstrip or t.single_word or (t.normalized and normalizes))
+        }
         if self._image_token_id not in self._clean_cuts:
             raise ValueError(
                 f"processor: the image placeholder {processor.image_token!r} must be an added token that keeps the "
@@ -139,7 +142,10 @@ class Encoder:
         at = np.flatnonzero(ids == self._image_token_id)
         if len(at) != len(sizes):
             return EncodeError("image_count", f"{len(at)} image placeholders in the text for {len(sizes)} images")
-        images = self._images(sizes)
+        try:
+            images = self._images(sizes)
+        except ValueError as error:  # the processor's own word on a size or an aspect
+            return EncodeError("image_shape", str(error))
         put = [(position, image.ids, False) for position, image in zip(at.tolist(), images, strict=True)]
         if "\ue000" in text:
             put += [(position, spelt, trained[position]) for position, spelt in self._tokenize.spell_out(ids)]

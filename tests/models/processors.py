@@ -12,7 +12,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import transformers
-from tokenizers import AddedToken, Tokenizer
+from tokenizers import AddedToken, Tokenizer, normalizers
+from tokenizers import processors as postprocessors
 from transformers import PreTrainedTokenizerFast
 from transformers.models.smolvlm import processing_smolvlm
 from transformers.processing_utils import ProcessorMixin
@@ -38,15 +39,21 @@ def chat_template(image: str, *, generation: bool = True) -> str:
     )
 
 
-def tokenizer(special: list[str], **names: str) -> PreTrainedTokenizerFast:
-    """The demo's vocabulary with a family's own special tokens; `names` are those its processor asks by attribute."""
+def tokenizer(special: list[str], *, nfc: bool = False, bos: bool = False, **names: str) -> PreTrainedTokenizerFast:
+    """The demo's vocabulary with a family's own special tokens; `names` are those its processor asks by attribute.
+
+    `nfc`: text is normalised, as Qwen's tokenizers do. `bos`: every text starts with <|endoftext|>, as with Llama's.
+    """
     state = json.loads((DEMO_PROCESSOR / "tokenizer.json").read_text(encoding="utf-8"))
     state["added_tokens"] = [token for token in state["added_tokens"] if token["content"].startswith("<|")]
     backend = Tokenizer.from_str(json.dumps(state))
     backend.add_special_tokens([AddedToken(token, normalized=False) for token in special])
-    return PreTrainedTokenizerFast(
-        tokenizer_object=backend, eos_token="<|im_end|>", pad_token="<|endoftext|>", extra_special_tokens=names
-    )
+    if nfc:
+        backend.normalizer = normalizers.NFC()
+    if bos:
+        backend.post_processor = postprocessors.TemplateProcessing("<|endoftext|> $A", None, [("<|endoftext|>", 0)])
+    tokens = {"eos_token": "<|im_end|>", "pad_token": "<|endoftext|>"} | ({"bos_token": "<|endoftext|>"} if bos else {})
+    return PreTrainedTokenizerFast(tokenizer_object=backend, extra_special_tokens=names, **tokens)
 
 
 @contextlib.contextmanager
@@ -94,24 +101,26 @@ def smolvlm():
 
 def qwen2_vl():
     image = _image_processor("Qwen2VLImageProcessor", size={"shortest_edge": 56 * 56, "longest_edge": 200 * 28 * 28})
-    return transformers.Qwen2VLProcessor(image, tokenizer(QWEN_TOKENS), None)
+    return transformers.Qwen2VLProcessor(image, tokenizer(QWEN_TOKENS, nfc=True), None)
 
 
 def qwen2_5_vl():
-    return transformers.Qwen2_5_VLProcessor(_image_processor("Qwen2VLImageProcessor"), tokenizer(QWEN_TOKENS), None)
+    return transformers.Qwen2_5_VLProcessor(
+        _image_processor("Qwen2VLImageProcessor"), tokenizer(QWEN_TOKENS, nfc=True), None
+    )
 
 
 def qwen3_vl():
     size = {"shortest_edge": 65536, "longest_edge": 500_000}
     image = _image_processor("Qwen2VLImageProcessor", patch_size=16, size=size)
-    return transformers.Qwen3VLProcessor(image, tokenizer(QWEN_TOKENS), None)
+    return transformers.Qwen3VLProcessor(image, tokenizer(QWEN_TOKENS, nfc=True), None)
 
 
 def llava():
     edges = {"size": {"shortest_edge": 336}, "crop_size": {"height": 336, "width": 336}}
     return transformers.LlavaProcessor(
         _image_processor("CLIPImageProcessor", **edges),
-        tokenizer(["<image>"], image_token="<image>"),
+        tokenizer(["<image>"], bos=True, image_token="<image>"),
         patch_size=14,
         vision_feature_select_strategy="default",
         num_additional_image_tokens=1,
