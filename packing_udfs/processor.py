@@ -13,6 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 _PATTERNS = ("*.json", "*.jinja", "*.txt", "*.model")
+_REQUIRED = ("processor_config.json", "preprocessor_config.json")
 _MAX_BYTES = 256 << 20
 
 
@@ -55,6 +56,10 @@ class ProcessorFiles:
                         f"{message.split()[0]} of this model needs torchvision, even where there is no video, and it "
                         "is not installed; on the driver and the workers, pip install the torchvision of your torch"
                     )
+                elif "trust_remote_code" in message:
+                    message = (
+                        "it has code of its own (auto_map), which is never run; use one whose class transformers has"
+                    )
                 raise ProcessorError(f"processor.path: {self.name} cannot be loaded: {message}") from None
         if not hasattr(processor, "image_processor"):
             raise ProcessorError(f"processor.path: {self.name} is a {type(processor).__name__}, which takes no images")
@@ -70,27 +75,35 @@ def fetch(path: str, revision: str = "main") -> ProcessorFiles:
         folder, commit = Path(path), None
     else:
         folder, commit = _download(path, revision)
+    # Asked for first: a wrong directory may hold anything, and any amount of it.
+    if not any((folder / name).is_file() for name in _REQUIRED):
+        raise ProcessorError(f"processor.path: {path} has no {' or '.join(_REQUIRED)}")
     names = sorted({file.relative_to(folder).as_posix() for pattern in _PATTERNS for file in folder.rglob(pattern)})
     names = [name for name in names if not any(part.startswith(".") for part in Path(name).parts)]
-    files = tuple((name, (folder / name).read_bytes()) for name in names)
-    if not any(Path(name).name in ("processor_config.json", "preprocessor_config.json") for name in names):
-        raise ProcessorError(f"processor.path: {path} has no processor_config.json or preprocessor_config.json")
-    num_bytes = sum(len(data) for _, data in files)
+    num_bytes = sum((folder / name).stat().st_size for name in names)
     if num_bytes > _MAX_BYTES:
         raise ProcessorError(f"processor.path: {path} has {num_bytes} bytes of configuration, more than {_MAX_BYTES}")
-    return ProcessorFiles(path, commit, files)
+    return ProcessorFiles(path, commit, tuple((name, (folder / name).read_bytes()) for name in names))
 
 
 def _download(path: str, revision: str) -> tuple[Path, str]:
-    from huggingface_hub import HfApi, snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+    import httpx2
+    from huggingface_hub import HfApi, constants, snapshot_download
+    from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError, RevisionNotFoundError
 
     try:
         commit = HfApi().model_info(path, revision=revision).sha
         return Path(snapshot_download(path, revision=commit, allow_patterns=list(_PATTERNS))), commit
     except HFValidationError:
         raise ProcessorError(f"processor.path: {path!r} is neither a directory nor a repository owner/name") from None
-    except HfHubHTTPError as error:
+    except RevisionNotFoundError:
+        raise ProcessorError(f"processor.revision: {path} has no branch, tag or commit {revision!r}") from None
+    except RepositoryNotFoundError:
         raise ProcessorError(
-            f"processor.path: {path!r} is no directory, and no model repository at revision {revision!r}: {error}"
+            f"processor.path: {path!r} is no directory, and no model repository at {constants.ENDPOINT} that HF_TOKEN "
+            "may read"
+        ) from None
+    except (httpx2.HTTPError, OSError) as error:
+        raise ProcessorError(
+            f"processor.path: {path!r} is no directory, and {constants.ENDPOINT} does not give it: {error}"
         ) from None
