@@ -13,6 +13,10 @@ rounded down, never up: what fits, fits in cells, so the bound holds however coa
 it with finer cells. Seconds for 4,000 samples; needs highspy.
 """
 
+import contextlib
+import os
+import sys
+
 import highspy
 import numpy as np
 
@@ -99,7 +103,8 @@ class _Covering:
         used, rows = np.unique(np.where(weights > 0, nodes, nodes[:, :1]), return_inverse=True)
         self.rows, self.weights = rows.reshape(weights.shape), weights
         counts = np.bincount(self.rows.ravel(), weights=(weights * demand[:, None]).ravel(), minlength=len(used))
-        self.model = highspy.Highs()
+        with _no_banner():
+            self.model = highspy.Highs()
         self.model.silent()
         none = np.array([], dtype=np.int32), np.array([])
         for count in counts.tolist():
@@ -116,6 +121,20 @@ class _Covering:
         self.model.run()
         duals = np.maximum(np.array(self.model.getSolution().row_dual), 0)
         return self.model.getObjectiveValue(), (duals[self.rows] * self.weights).sum(axis=1)
+
+
+@contextlib.contextmanager
+def _no_banner():
+    """Keep what the solver prints when it is made out of standard output, which carries the bench's lines."""
+    sys.stdout.flush()
+    kept, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
+        os.close(nowhere)
 
 
 def _most_valuable(kinds, demand, values, caps, num_cells, *, packs=True) -> tuple[float, list[np.ndarray]]:

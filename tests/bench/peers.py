@@ -5,13 +5,13 @@ import heapq
 import binpacking
 import numpy as np
 import pyarrow as pa
+from datasets import Dataset, disable_progress_bars
 from trl.data_utils import pack_dataset
 
 
 def trl(lengths: np.ndarray, seq_len: int) -> list[list[int]]:
     """TRL's best-fit decreasing, its own code; it knows tokens only."""
-    from datasets import Dataset
-
+    disable_progress_bars()
     offsets = pa.array(np.concatenate([[0], np.cumsum(lengths)]), pa.int64())
     indices = pa.array(np.repeat(np.arange(len(lengths)), lengths), pa.int32())  # a token is its sample's index
     table = pa.table({"input_ids": pa.LargeListArray.from_arrays(offsets, indices)})

@@ -213,6 +213,16 @@ def test_near_the_bound_where_both_budgets_bind():
     assert knapsack.bound(samples.lengths, budgets, **samples.costs()) <= best <= len(bins) <= best + 2
 
 
+def test_many_distinct_costs_share_classes_and_keep_the_budget():
+    budgets = Budgets(seq_len=4096, vision_cost=9000)
+    samples = finevision.draw(1_000, seed=6, unit="patches")
+    samples = samples.take(np.flatnonzero(~knapsack.too_large(samples.lengths, budgets, **samples.costs())))
+    assert len(np.unique(samples.vision_costs)) > bin_filling.NUM_CLASSES
+    bins = knapsack.balanced(samples.lengths, budgets, **samples.costs())
+    check(bins, samples.lengths, budgets, **samples.costs())
+    assert len(bins) <= 1.05 * knapsack.bound(samples.lengths, budgets, **samples.costs())
+
+
 def spread(bins, costs):
     loads = np.array([costs[members].sum() for members in bins])
     return loads.std() / loads.mean()
