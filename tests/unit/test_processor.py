@@ -165,8 +165,8 @@ def test_a_repository_that_is_not_there(session_hub):
     with pytest.raises(ProcessorError) as refused:
         fetch("user/unit-nothing")
     assert str(refused.value) == (
-        f"processor.path: 'user/unit-nothing' is no directory, and no model repository at {session_hub.url} that HF_TOKEN "
-        "may read"
+        f"processor.path: 'user/unit-nothing' is no directory, and no model repository at {session_hub.url} that "
+        "HF_TOKEN may read"
     )
 
 

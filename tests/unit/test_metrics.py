@@ -1,0 +1,53 @@
+"""Figures worked out by hand."""
+
+import numpy as np
+
+from packing_udfs import metrics
+
+# 18 samples: a batch of 16 whose longest has 40 tokens, and one of two, 10 and 5.
+LENGTHS = np.asarray([40, *[4] * 15, 10, 5])
+COSTS = np.asarray([3, *[0] * 15, 2, 0])
+
+
+def test_sums_of_a_shard():
+    assert metrics.shard_sums(LENGTHS, COSTS, num_packs=3, bound=2) == {
+        "num_samples": 18,
+        "num_packs": 3,
+        "bound": 2,
+        "num_tokens": 40 + 60 + 15,
+        "vision_cost": 5,
+        "attention_cost": 1600 + 15 * 16 + 100 + 25,
+        "naive_tokens": 16 * 40 + 2 * 10,
+    }
+
+
+def test_sums_are_integers_that_json_takes():
+    """And squares of long samples do not overflow 32 bits: 100,000² is 10¹⁰."""
+    sums = metrics.shard_sums(np.asarray([100_000], np.int32), np.asarray([0], np.int32), 1, 1)
+    assert {type(value) for value in sums.values()} == {int}
+    assert sums["attention_cost"] == 10**10
+
+
+def test_an_empty_shard():
+    empty = np.empty(0, np.int64)
+    sums = metrics.shard_sums(empty, empty, 0, 0)
+    assert set(sums.values()) == {0}
+    assert metrics.summarise(sums, 100) == {"fill": 0.0, "over_bound": 0.0, "naive_waste": 0.0}
+
+
+def test_add():
+    assert metrics.add([]) == {}
+    assert metrics.add([{"a": 1, "b": 2}, {"a": 10}, {"b": 5, "c": 7}]) == {"a": 11, "b": 7, "c": 7}
+
+
+def test_figures():
+    """115 tokens in 3 packs of 50; 3 packs for a bound of 2; 660 tokens padded, of which 545 are pads."""
+    figures = metrics.summarise(metrics.shard_sums(LENGTHS, COSTS, num_packs=3, bound=2), seq_len=50)
+    assert figures == {"fill": 0.766667, "over_bound": 0.5, "naive_waste": 0.825758}
+
+
+def test_figures_of_a_run_are_those_of_its_added_shards():
+    """Shards add up to what one list of sums says, and not to a mean of fractions."""
+    one = {"num_tokens": 90, "num_packs": 1, "bound": 1, "naive_tokens": 90}
+    other = {"num_tokens": 10, "num_packs": 1, "bound": 1, "naive_tokens": 110}
+    assert metrics.summarise(metrics.add([one, other, one]), 100)["fill"] == round(190 / 300, 6)
