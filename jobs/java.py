@@ -9,20 +9,21 @@ leaves that one argument out and hands the rest to the Java that was found.
 
 import os
 import re
+import shlex
 import shutil
-import stat
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 OLDEST = 17
-_WRAPPER = """#!/usr/bin/env bash
-args=()
-for arg in "$@"; do
-  [ "$arg" = "--add-modules=jdk.incubator.vector" ] || args+=("$arg")
+_PREFIX = "packing-java-"  # of the small JAVA_HOMEs' folders
+_WRAPPER = """#!/bin/sh
+for arg do
+  shift
+  [ "$arg" = "--add-modules=jdk.incubator.vector" ] || set -- "$@" "$arg"
 done
-exec "{java}" "${{args[@]}}"
+exec {java} "$@"
 """
 
 
@@ -58,10 +59,10 @@ def _find() -> Path:
 def _version(java: Path) -> int:
     """Major version of a `java` program, 0 when it does not run."""
     try:
-        text = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=True).stderr
+        done = subprocess.run([java, "-version"], capture_output=True, errors="replace", timeout=60, check=True)
     except (OSError, subprocess.SubprocessError):
         return 0
-    match = re.search(r'version "(\d+)(?:\.(\d+))?', text)
+    match = re.search(r'version "(\d+)(?:\.(\d+))?', done.stderr)
     if not match:
         return 0
     major, minor = int(match[1]), int(match[2] or 0)
@@ -69,12 +70,15 @@ def _version(java: Path) -> int:
 
 
 def _wrap(real: Path) -> Path:
-    wrapped = Path(tempfile.gettempdir(), f"packing-java-{os.getuid()}-{real.stat().st_ino}")
+    if real.parent.parent.name.startswith(_PREFIX):
+        return real.parent.parent  # JAVA_HOME of an earlier call
+    stat = real.stat()
+    wrapped = Path(tempfile.gettempdir(), f"{_PREFIX}{os.getuid()}-{stat.st_dev}-{stat.st_ino}")
     java = wrapped / "bin" / "java"
     java.parent.mkdir(parents=True, exist_ok=True)
     draft = java.with_name(f"java.{os.getpid()}")
-    draft.write_text(_WRAPPER.format(java=real))
-    draft.chmod(draft.stat().st_mode | stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH)
+    draft.write_text(_WRAPPER.format(java=shlex.quote(str(real))))
+    draft.chmod(0o755)
     draft.replace(java)
     return wrapped
 
