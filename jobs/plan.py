@@ -39,7 +39,7 @@ def plan_shards(config: Config, sources: list[PinnedSource], head: Head) -> Shar
     for split, num in zip(splits_of(config), (num_train, num_validation), strict=False):
         first = _next_index(head, split) if config.output.mode == "append" else 0
         paths += [shard_path(split, first + i) for i in range(num)]
-    if len(head.paths) + len(paths) >= MAX_FILES:
+    if len({*head.paths, *paths}) >= MAX_FILES:  # those of one name replace each other
         raise OutputError(
             f"shards.shard_bytes: {config.shards.shard_bytes} makes {len(paths)} files beside {len(head.paths)} in "
             f"{config.output.repo}, and a repository holds fewer than {MAX_FILES}; use larger shards"
