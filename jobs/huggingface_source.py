@@ -3,28 +3,32 @@
     spark.dataSource.register(HuggingFace)      # takes over format("huggingface")
 
 Repaired, each with the released version's fault:
+- reading WebDataset tars, image and video folders: rows were unpacked as (key, row) where they come alone, so that
+  columns were named in place of values or the read failed; a folder had one partition whatever it held;
 - writing to a dataset repository: `list_repo_tree` was called with an argument it never had (every commit failed);
 - overwriting split `train` deleted the files of `train_extra` (bare prefix match);
 - options such as `path=user/3d-data` or `revision=1.0` were evaluated as Python literals;
 - the abort of a failed write tripped over the messages of failed tasks and hid the first error.
 
 Added, for reads: the option `provenance=true` gives two more columns, `_file` (path in the repository) and `_row`
-(row in that file), so that a row can be named later. One partition is one file.
+(row in that file), so that a row can be named later; with it `columns` (a JSON list) reads these columns alone. What
+reads is `jobs.repaired_reader`.
 
 The class must be importable in the Python workers: install the project or ship it with --py-files or --archives.
 """
 
-import re
+import json
 from collections.abc import Iterator
 
-import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, DataSourceWriter
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 from pyspark_huggingface.huggingface import HuggingFaceDatasets
 from pyspark_huggingface.huggingface_sink import HuggingFaceDatasetsWriter, HuggingFaceSink
-from pyspark_huggingface.huggingface_source import HuggingFaceDatasetsReader, HuggingFaceSource, Shard
+from pyspark_huggingface.huggingface_source import HuggingFaceSource
 
-FILE, ROW = "_file", "_row"
+from jobs.repaired_reader import FILE, ROW, RepairedReader, plain_schema
+
 PROVENANCE = StructType([StructField(FILE, StringType()), StructField(ROW, LongType())])
 _TEXT_OPTIONS = ("path", "data_dir", "split", "revision")
 
@@ -36,7 +40,9 @@ class HuggingFace(HuggingFaceDatasets):
         if self.source is None:
             options = dict(self.options)
             self.has_provenance = options.pop("provenance", "false").lower() == "true"
+            columns = options.pop("columns", None) if self.has_provenance else None
             self.source = HuggingFaceSource(options)
+            self.columns = json.loads(columns) if columns else list(self.source.streaming_dataset.features)
         return self.source
 
     def get_sink(self) -> HuggingFaceSink:
@@ -47,47 +53,22 @@ class HuggingFace(HuggingFaceDatasets):
         return self.sink
 
     def schema(self) -> StructType:
-        schema = self.get_source().schema()
+        features = self.get_source().streaming_dataset.features
+        schema = from_arrow_schema(plain_schema(features, self.columns))
         return StructType(schema.fields + PROVENANCE.fields) if self.has_provenance else schema
 
     def reader(self, schema: StructType) -> DataSourceReader:
         source = self.get_source()
-        if not self.has_provenance:
+        is_released_sound = not source.streaming or source.streaming_dataset._ex_iterable.iter_arrow
+        if is_released_sound and not self.has_provenance:
             return source.reader(schema)
-        return ProvenanceReader(schema, source)
+        return RepairedReader(source, self.columns, self.has_provenance)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         writer = self.get_sink().writer(schema, overwrite)
         if type(writer) is HuggingFaceDatasetsWriter:
             writer.__class__ = RepairedWriter
         return writer
-
-
-class ProvenanceReader(HuggingFaceDatasetsReader):
-    """Reads a split's files as the released reader does and numbers their rows."""
-
-    def __init__(self, schema: StructType, source: HuggingFaceSource):
-        names = {FILE, ROW}
-        released = source.reader(StructType([field for field in schema.fields if field.name not in names]))
-        super().__init__(released.schema, released.builder, released.split, released.streaming_dataset)
-        self.files = data_files(source.builder, source.split)
-
-    def partitions(self) -> list[Shard]:
-        shards = super().partitions()
-        assert len(shards) == len(self.files), f"{len(shards)} partitions for {len(self.files)} files"
-        return shards
-
-    def read(self, partition: Shard) -> Iterator[pa.RecordBatch]:
-        file, row = self.files[partition.index], 0
-        for batch in super().read(partition):
-            columns = [pa.repeat(file, len(batch)), pa.array(range(row, row + len(batch)), pa.int64())]
-            row += len(batch)
-            yield pa.RecordBatch.from_arrays(batch.columns + columns, [*batch.schema.names, FILE, ROW])
-
-
-def data_files(builder, split: str) -> list[str]:
-    """The paths in the repository of a split's files, in the order in which they are read."""
-    return [re.sub(r"^hf://datasets/[^/]+/[^/]+@[^/]+/", "", str(file)) for file in builder.config.data_files[split]]
 
 
 class RepairedWriter(HuggingFaceDatasetsWriter):

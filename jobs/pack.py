@@ -19,13 +19,14 @@ import hashlib
 import io
 import json
 import logging
+from collections.abc import Sequence
 from importlib.metadata import version
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
-from jobs import card, publish, report
+from jobs import adapters, card, publish, report
 from jobs.java import JavaError
 from jobs.plan import plan_shards, splits_of
 from jobs.progress import collect
@@ -57,8 +58,8 @@ def run(config: Config, spark: SparkSession | None = None, *, spark_conf: str | 
     head = publish.create(config.output.repo, config.output.private)
     repository = publish.Repository(config.output.repo, config.output.retry_seconds)
     spark = spark or get_session(spark_conf)
-    samples = functools.reduce(lambda a, b: a.unionByName(b), [read(spark, source) for source in sources])
-    work = ShardWork(_settings(config), processor, plan, repository.upload)
+    samples = functools.reduce(lambda a, b: a.unionByName(b), [read(spark, s, config.shards.seed) for s in sources])
+    work = ShardWork(_settings(config, sources), processor, plan, repository.upload)
     shards = sorted(collect(pack_shards(samples, work), len(plan.paths)), key=lambda shard: shard["shard"])
     ledger = report.Ledger.merge(from_ipc(shard["ledger"]) for shard in shards)
     ledger.check(sources)
@@ -78,12 +79,13 @@ def _check_budgets(config: Config, processor: ProcessorFiles) -> str:
     return encoder.family.vision_unit
 
 
-def _settings(config: Config) -> PackSettings:
+def _settings(config: Config, sources: Sequence[PinnedSource] = ()) -> PackSettings:
     return PackSettings(
         **config.pack.model_dump(),
         num_packs_per_row_group=config.shards.num_packs_per_row_group,
         duplicates=config.shards.duplicates,
         seed=config.shards.seed,
+        videos={pinned.source.name: pinned.source.video for pinned in sources if pinned.has_videos},
     )
 
 
@@ -212,9 +214,12 @@ class Publication:
                 "commit": pinned.commit,
                 "num_rows": pinned.num_rows,
                 "num_bytes": pinned.num_bytes,
+                "adapter": adapters.name_of(pinned.adapter),
+                "num_copies": self.ledger.count("num_copies", source=name),
                 "num_packed": self.ledger.count(source=name, outcome="packed"),
                 "num_quarantined": self.ledger.count(source=name, outcome="quarantined"),
                 "num_duplicates": self.ledger.count(source=name, outcome="duplicate"),
+                "num_not_sampled": self.ledger.count(source=name, outcome="not_sampled"),
             }
 
         return [describe_source(pinned) for pinned in self.sources]

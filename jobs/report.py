@@ -1,7 +1,9 @@
 """What a run did: the ledger that must balance, the figures of its quality, and both as text.
 
-The ledger is the proof that nothing is lost: for every source, the rows in its files (read from the Parquet footers
-at the pinned commit, not by the job) equal the rows packed, quarantined and dropped as duplicates.
+The ledger is the proof that nothing is lost. For every source, with the rows in its files counted at the pinned commit
+and not by the job:
+
+    rows + copies = packed + quarantined + duplicates + not sampled
 """
 
 import json
@@ -15,6 +17,7 @@ from jobs.sources import PinnedSource
 from packing_udfs import balance, metrics
 from packing_udfs.pack import LEDGER_SCHEMA
 
+_OUTCOMES = ("rows", "copies", "packed", "quarantined", "duplicates", "not_sampled")
 _COUNTS = ("num_rows", "num_copies", "num_tokens", "num_images", "num_turns_dropped")
 
 
@@ -55,12 +58,13 @@ class Ledger:
         return metrics.add({row["reason"]: row["num_rows"]} for row in rows)
 
     def check(self, sources: Sequence[PinnedSource]) -> None:
-        """Raises LedgerError unless every row of every source has exactly one outcome."""
+        """Raises LedgerError unless every row of every source has exactly one outcome, beside those of its copies."""
         for pinned in sources:
-            came_out = self.count(source=pinned.source.name)
-            if came_out != pinned.num_rows:
+            name = pinned.source.name
+            came_out, copies = self.count(source=name), self.count("num_copies", source=name)
+            if came_out != pinned.num_rows + copies:
                 raise LedgerError(
-                    f"source {pinned.source.name}: {pinned.num_rows} rows in its files, {came_out} accounted for"
+                    f"source {name}: {pinned.num_rows} rows in its files and {copies} copies, {came_out} accounted for"
                 )
 
     def check_quarantine(self, max_fraction: float) -> None:
@@ -117,11 +121,13 @@ def as_markdown(report: dict) -> str:
             f"| {total['num_images']:,} | {figures['fill']:.2%} | {figures['over_bound']:.2%} "
             f"| {figures['straggler_8']:.3f} |"
         )
-    lines += ["", "| source | commit | rows | packed | quarantined | duplicates |", "|---|---|---:|---:|---:|---:|"]
+    lines += ["", "| source | commit | rows | copies | packed | quarantined | duplicates | not sampled |"]
+    lines += ["|---|---|---:|---:|---:|---:|---:|---:|"]
     for source in report["sources"]:
         lines.append(
-            f"| {source['name']} | `{source['commit'][:12]}` | {source['num_rows']:,} | {source['num_packed']:,} "
-            f"| {source['num_quarantined']:,} | {source['num_duplicates']:,} |"
+            f"| {source['name']} | `{source['commit'][:12]}` | {source['num_rows']:,} | {source['num_copies']:,} "
+            f"| {source['num_packed']:,} | {source['num_quarantined']:,} | {source['num_duplicates']:,} "
+            f"| {source['num_not_sampled']:,} |"
         )
     if report["quarantine"]:
         reasons = ", ".join(f"{reason} {count:,}" for reason, count in sorted(report["quarantine"].items()))
@@ -129,13 +135,16 @@ def as_markdown(report: dict) -> str:
     return "\n".join(lines)
 
 
+def _more(count: int, what: str) -> str:
+    return f" + {count:,} {what}" if count else ""
+
+
 def as_text(report: dict) -> str:
     """The result that a run prints."""
-    rows = sum(source["num_rows"] for source in report["sources"])
-    packed = sum(source["num_packed"] for source in report["sources"])
-    duplicates = sum(source["num_duplicates"] for source in report["sources"])
-    lines = [f"samples      {rows:,} in = {packed:,} packed + {rows - packed - duplicates:,} quarantined "
-             f"+ {duplicates:,} duplicates"]  # fmt: skip
+    total = {name: sum(source[f"num_{name}"] for source in report["sources"]) for name in _OUTCOMES}
+    lines = [f"samples      {total['rows']:,} in{_more(total['copies'], 'copies')} = {total['packed']:,} packed "
+             f"+ {total['quarantined']:,} quarantined + {total['duplicates']:,} duplicates"
+             f"{_more(total['not_sampled'], 'not sampled')}"]  # fmt: skip
     lines += [f"  quarantine {count:,} {reason}" for reason, count in sorted(report["quarantine"].items())]
     for split, part in report["splits"].items():
         total, figures = part["totals"], part["quality"]

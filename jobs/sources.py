@@ -1,27 +1,36 @@
 """Sources on the Hub: pinned to a commit, checked and counted before Spark reads a byte.
 
-`pin` answers all that can be wrong with a source in one place, with what would be right. The row counts come from
-the Parquet footers at the pinned commit: they are what the ledger must add up to, so they are not taken from the
-job's own reading.
+`pin` answers all that can be wrong with a source in one place, with what would be right. Rows are counted from the
+files at the pinned commit (Parquet footers, tar headers, lines; `jobs.row_counts` says what that costs): they are what
+the ledger must add up to, so they are not taken from the job's own reading.
 """
 
+import json
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import httpx2
 import pyarrow as pa
 import pyarrow.parquet as pq
-from datasets import get_dataset_config_names, load_dataset_builder
+from datasets import Features, get_dataset_config_names, load_dataset_builder
+from datasets.exceptions import DatasetsError
+from datasets.table import CastError, table_cast
 from huggingface_hub import HfApi, HfFileSystem, constants
 from huggingface_hub.errors import HfHubHTTPError, RepositoryNotFoundError, RevisionNotFoundError
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark_huggingface.huggingface_source import HuggingFaceSource
 
-from jobs import adapt
-from jobs.huggingface_source import data_files
+from jobs import adapters
+from jobs.adapters.copies import with_copies
+from jobs.repaired_reader import path_in_repo, plain_schema, read_files
+from jobs.row_counts import CountError, count_rows
 from packing_udfs.config import Source
 
-FOOTER_THREADS = 16
+COUNT_THREADS = 16
 FOOTER_BLOCK = 1 << 16  # bytes read at once from a file's end; a footer rarely needs more
+# What `datasets` raises for files that are not what their names say, or for none.
+_DATASETS_ERRORS = (DatasetsError, FileNotFoundError, ValueError, RuntimeError, IndexError, pa.ArrowException)
 
 
 class SourceError(ValueError):
@@ -30,7 +39,10 @@ class SourceError(ValueError):
 
 @dataclass(frozen=True)
 class SourceFile:
-    """A file of a source: its path in the repository, size in bytes and number of rows."""
+    """A file of a source: its path in the repository, size in bytes and number of rows.
+
+    Of a folder of images or videos this is the file with their metadata, and the size that of the whole folder.
+    """
 
     path: str
     num_bytes: int
@@ -44,6 +56,7 @@ class PinnedSource:
     source: Source
     commit: str
     files: tuple[SourceFile, ...]
+    adapter: adapters.Adapter
     licenses: tuple[str, ...] = ()  # as its card has them
 
     @property
@@ -54,42 +67,55 @@ class PinnedSource:
     def num_bytes(self) -> int:
         return sum(file.num_bytes for file in self.files)
 
+    @property
+    def num_sampled_bytes(self) -> int:
+        """Bytes that the limit and the weight leave or make, about."""
+        share = min(1.0, self.source.limit / max(1, self.num_rows)) if self.source.limit else 1.0
+        return round(self.num_bytes * share * self.source.weight)
+
+    @property
+    def has_videos(self) -> bool:
+        return bool(getattr(self.adapter, "videos", ()))
+
 
 def pin(source: Source, field: str) -> PinnedSource:
-    """Resolve a source's revision to a commit, find its files and count their rows.
+    """Resolve a source's revision to a commit, find its files, choose its adapter and count its rows.
 
     `field` names the source in messages (`sources.0`). Raises SourceError.
     """
     commit, licenses = _commit(source, field)
-    builder = _builder(source, field, commit)
-    splits = list(builder.config.data_files or {})
-    if source.split not in splits:
-        raise SourceError(f"{field}.split: {source.repo} has no split {source.split!r}; it has {', '.join(splits)}")
-    paths = data_files(builder, source.split)
-    other = [path for path in paths if not path.endswith(".parquet")]
-    if other:
-        raise SourceError(f"{field}.repo: {source.repo} has files that are not Parquet, such as {other[0]}")
-    fs = HfFileSystem()
-    with ThreadPoolExecutor(FOOTER_THREADS) as pool:
-        described = list(pool.map(lambda path: _describe(fs, source, commit, path), paths))
-    for file, schema in described:
-        missing = adapt.missing_columns(schema.names)
-        if missing:
-            raise SourceError(
-                f"{field}: {source.repo} lacks the column{'s' * (len(missing) > 1)} {', '.join(missing)}; "
-                f"{file.path} has {', '.join(schema.names)}"
-            )
-    return PinnedSource(source, commit, tuple(file for file, _ in described), licenses)
+    try:
+        _check_config_and_split(source, field, commit)
+        opened = HuggingFaceSource(_options(source, commit))
+    except SourceError:
+        raise
+    except _DATASETS_ERRORS as error:
+        raise SourceError(f"{field}.repo: {source.repo} cannot be read as a dataset: {error}") from None
+    features = opened.streaming_dataset.features
+    try:
+        adapter = adapters.choose(from_arrow_schema(plain_schema(features, list(features))), source)
+    except adapters.ColumnError as error:
+        raise SourceError(f"{field}.adapter: {source.repo}: {error}") from None
+    pinned = PinnedSource(source, commit, (), adapter, licenses)
+    return PinnedSource(source, commit, _count(opened, field, pinned), adapter, licenses)
 
 
-def read(spark: SparkSession, pinned: PinnedSource) -> DataFrame:
-    """A pinned source's rows as samples (`contract.SAMPLE_SCHEMA`)."""
-    source = pinned.source
-    options = {"split": source.split, "revision": pinned.commit, "provenance": "true"}
-    if source.config:
-        options["config"] = source.config
-    rows = spark.read.format("huggingface").options(**options).load(source.repo)
-    return adapt.finevision(rows, source)
+def read(spark: SparkSession, pinned: PinnedSource, seed: int = 0) -> DataFrame:
+    """A pinned source's rows as samples (`contract.SAMPLE_SCHEMA`), with its limit and weight by hash of `seed`."""
+    options = {**_options(pinned.source, pinned.commit), "provenance": "true", "columns": json.dumps(_columns(pinned))}
+    rows = spark.read.format("huggingface").options(**options).load()
+    samples = adapters.to_samples(rows, pinned.adapter, pinned.source)
+    return with_copies(samples, pinned.source, pinned.num_rows, seed)
+
+
+def _options(source: Source, commit: str) -> dict[str, str]:
+    options = {"path": source.repo, "split": source.split, "revision": commit}
+    return options | ({"config": source.config} if source.config else {})
+
+
+def _columns(pinned: PinnedSource) -> list[str]:
+    """The columns to read."""
+    return list(dict.fromkeys(field.path[0] for field in pinned.adapter.fields))
 
 
 def _commit(source: Source, field: str) -> tuple[str, tuple[str, ...]]:
@@ -112,7 +138,7 @@ def _commit(source: Source, field: str) -> tuple[str, tuple[str, ...]]:
         raise SourceError(f"{field}.repo: {source.repo} cannot be read at {constants.ENDPOINT}: {error}") from None
 
 
-def _builder(source: Source, field: str, commit: str):
+def _check_config_and_split(source: Source, field: str, commit: str) -> None:
     names = get_dataset_config_names(source.repo, revision=commit)
     if source.config is not None and source.config not in names:
         raise SourceError(
@@ -120,10 +146,53 @@ def _builder(source: Source, field: str, commit: str):
         )
     if source.config is None and len(names) > 1 and "default" not in names:
         raise SourceError(f"{field}.config: {source.repo} has several configurations; name one of {', '.join(names)}")
-    return load_dataset_builder(source.repo, source.config, revision=commit)
+    splits = list(load_dataset_builder(source.repo, source.config, revision=commit).config.data_files or {})
+    if source.split not in splits:
+        raise SourceError(f"{field}.split: {source.repo} has no split {source.split!r}; it has {', '.join(splits)}")
 
 
-def _describe(fs: HfFileSystem, source: Source, commit: str, path: str) -> tuple[SourceFile, pa.Schema]:
-    with fs.open(f"datasets/{source.repo}@{commit}/{path}", block_size=FOOTER_BLOCK) as file:
+def _count(opened: HuggingFaceSource, field: str, pinned: PinnedSource) -> tuple[SourceFile, ...]:
+    """The source's files with their sizes and rows. Raises SourceError for a file that does not fit the others."""
+    fs = HfFileSystem()
+    addresses = read_files(opened)
+    sizes = [fs.info(str(file).removeprefix("hf://"))["size"] for file in _all_files(opened, pinned.source.split)]
+    features = opened.streaming_dataset.features
+    wanted = Features({name: features[name] for name in _columns(pinned)})
+
+    def describe(address: str) -> int:
+        try:
+            if address.endswith(".parquet") and not _is_folder(opened, addresses):
+                return _check_parquet(fs, address, wanted)
+            return count_rows(fs, address)
+        except (CountError, pa.ArrowException, CastError, TypeError) as error:
+            raise SourceError(f"{field}.repo: {pinned.source.repo}: {path_in_repo(address)}: {error}") from None
+
+    with ThreadPoolExecutor(COUNT_THREADS) as pool:
+        counts = list(pool.map(describe, addresses))
+    if _is_folder(opened, addresses):  # the files that hold the rows' media belong to no one row count
+        sizes = [sum(sizes), *[0] * (len(addresses) - 1)]
+    files = zip(addresses, sizes, counts, strict=True)
+    return tuple(SourceFile(path_in_repo(address), size, num_rows) for address, size, num_rows in files)
+
+
+def _all_files(opened: HuggingFaceSource, split: str) -> list[str]:
+    return [str(file) for file in opened.builder.config.data_files[split]]
+
+
+def _is_folder(opened: HuggingFaceSource, addresses: list[str]) -> bool:
+    return len(addresses) < len(_all_files(opened, opened.split))
+
+
+def _check_parquet(fs: HfFileSystem, address: str, wanted: Features) -> int:
+    """Rows of a Parquet file whose columns can be read as `wanted`. Raises CountError, CastError or TypeError."""
+    with fs.open(address.removeprefix("hf://"), block_size=FOOTER_BLOCK) as file:
         metadata = pq.read_metadata(file)
-        return SourceFile(path, file.size, metadata.num_rows), metadata.schema.to_arrow_schema()
+    schema = metadata.schema.to_arrow_schema()
+    missing = [name for name in wanted if name not in schema.names and not name.endswith("_ratings")]
+    if missing:
+        lacks = f"it lacks the column{'s' * (len(missing) > 1)} {', '.join(missing)}"
+        raise CountError(f"{lacks}, which other files have; it has {', '.join(schema.names)}")
+    there = [name for name in wanted if name in schema.names]
+    empty = pa.schema([schema.field(name) for name in there]).empty_table()
+    table_cast(empty, Features({name: wanted[name] for name in there}).arrow_schema)
+    return metadata.num_rows

@@ -97,7 +97,12 @@ def test_missing_columns_are_named(run_main, tmp_path):
         path_or_fileobj=file, path_in_repo="data/train-0.parquet", repo_id="user/texts", repo_type="dataset"
     )
     error = run_main(sources=[{"repo": "user/texts"}])
-    assert "sources.0: user/texts lacks the columns images, texts; data/train-0.parquet has text" in error
+    assert "sources.0.adapter: user/texts: no adapter knows the columns text string; name them in" in error
+    assert "finevision: images, texts (a list of {user, assistant})" in error
+    assert "captions: image or video, caption (or text, or txt)" in error
+    error = run_main(sources=[{"repo": "user/texts", "adapter": "vqa"}])
+    assert "user/texts: the adapter vqa needs image or video, question, answer (text) or answers (a list" in error
+    assert "the columns are text string" in error
 
 
 def test_unreachable_hub(run_main, monkeypatch):

@@ -1,0 +1,181 @@
+"""What the repaired `huggingface` source reads with: every kind of file, its rows numbered, each byte about once.
+
+- Parquet is read by pyarrow, the columns asked for alone, adjacent row groups in one request of up to READ_BYTES or
+  one row group, whichever is more: that much is held. Rejected: the released way through `datasets`, which cannot
+  leave out columns that differ between files and reads ahead.
+- Everything else is read by `datasets`, one file a partition. An image or video folder is cut into slices of
+  SLICE_ROWS rows of its metadata file, because a folder of a million images has one such file.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from datasets import Features
+from datasets.packaged_modules.folder_based_builder.folder_based_builder import FolderBasedBuilder
+from datasets.packaged_modules.parquet.parquet import Parquet
+from datasets.packaged_modules.webdataset.webdataset import WebDataset
+from datasets.table import table_cast
+from huggingface_hub import HfFileSystem
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+
+from jobs.row_counts import count_rows
+
+FILE, ROW = "_file", "_row"
+READ_BYTES = 32 << 20  # of row groups in one request
+BATCH_BYTES = 16 << 20  # of rows in one Arrow batch, about
+BATCH_ROWS = 1024
+MEDIA_ROWS = 16  # rows in a batch of files of unknown size: images or videos
+SLICE_ROWS = 512
+
+
+@dataclass
+class Slice(InputPartition):
+    """Rows of one file: those from `start` on, before `stop` if there is one."""
+
+    file: int
+    start: int = 0
+    stop: int | None = None
+
+
+class RepairedReader(DataSourceReader):
+    """Reads a split's files; with provenance, numbers their rows."""
+
+    def __init__(self, source, columns: list[str], with_provenance: bool):
+        """`source`: a HuggingFaceSource; `columns`: the columns to read, as they are spelt there."""
+        builder = source.builder
+        self.columns = columns
+        self.with_provenance = with_provenance
+        self.token = source.token
+        self.features = source.streaming_dataset.features
+        self.is_parquet = isinstance(builder, Parquet)
+        self.is_folder = isinstance(builder, FolderBasedBuilder)
+        self.batch_rows = MEDIA_ROWS if isinstance(builder, FolderBasedBuilder | WebDataset) else BATCH_ROWS
+        self.files = read_files(source)
+        self.dataset = None if self.is_parquet else source.streaming_dataset
+
+    def partitions(self) -> Sequence[Slice]:
+        if self.is_parquet or not self.is_folder:
+            return [Slice(i) for i in range(len(self.files))]
+        fs = HfFileSystem(token=self.token)
+        slices = []
+        for i, file in enumerate(self.files):
+            starts = range(0, max(1, count_rows(fs, file)), SLICE_ROWS)
+            slices += [Slice(i, start, start + SLICE_ROWS) for start in starts]
+            slices[-1].stop = None  # to the end, whatever was counted
+        return slices
+
+    def read(self, partition: Slice) -> Iterator[pa.RecordBatch]:
+        schema, row = plain_schema(self.features, self.columns), partition.start
+        path = path_in_repo(self.files[partition.file])
+        tables = self._parquet(partition) if self.is_parquet else self._other(partition)
+        for table in tables:
+            plain = pa.Table.from_arrays([_plain_column(table[f.name], f.type) for f in schema], schema=schema)
+            for batch in plain.combine_chunks().to_batches():
+                if self.with_provenance:
+                    numbers = pa.array(range(row, row + len(batch)), pa.int64())
+                    names = [*batch.schema.names, FILE, ROW]
+                    yield pa.RecordBatch.from_arrays([*batch.columns, pa.repeat(path, len(batch)), numbers], names)
+                else:
+                    yield batch
+                row += len(batch)
+
+    def _parquet(self, partition: Slice) -> Iterator[pa.Table]:
+        features = Features({name: self.features[name] for name in self.columns})
+        fs = HfFileSystem(token=self.token)
+        with fs.open(_hub_path(self.files[partition.file]), cache_type="none") as file:
+            parquet = pq.ParquetFile(file, pre_buffer=True)
+            columns = [name for name in self.columns if name in parquet.schema_arrow.names]
+            for row_groups, num_rows in _reads(parquet.metadata):
+                for batch in parquet.iter_batches(num_rows, row_groups=row_groups, columns=columns, use_threads=False):
+                    yield table_cast(pa.Table.from_batches([batch]), features.arrow_schema)
+
+    def _other(self, partition: Slice) -> Iterator[pa.Table]:
+        shard = self.dataset.shard(num_shards=len(self.files), index=partition.file).select_columns(self.columns)
+        if partition.start:
+            shard = shard.skip(partition.start)
+        if partition.stop is not None:
+            shard = shard.take(partition.stop - partition.start)
+        return shard.with_format("arrow").iter(self.batch_rows)
+
+
+def read_files(source) -> list[str]:
+    """The files whose rows are a split's, as hf:// addresses in the order of the dataset's shards.
+
+    Of a folder these are its metadata files. `datasets` has them in a set, which is one shard in no order; here they
+    become a list, one shard each.
+    """
+    if isinstance(source.builder, FolderBasedBuilder):
+        arguments = source.streaming_dataset._ex_iterable.kwargs
+        if arguments["add_metadata"]:
+            arguments["metadata_files"] = sorted(arguments["metadata_files"], key=lambda files: files[0] or files[2])
+            return [original or downloaded for original, _, downloaded in arguments["metadata_files"]]
+        arguments["files"] = list(arguments["files"])
+        return [original for original, _, _ in arguments["files"]]
+    return [str(file) for file in source.builder.config.data_files[source.split]]
+
+
+def path_in_repo(address: str) -> str:
+    """data/x.parquet of hf://datasets/owner/name@commit/data/x.parquet."""
+    return re.sub(r"^hf://datasets/[^/]+/[^/]+@[^/]+/", "", address)
+
+
+def _hub_path(address: str) -> str:
+    return address.removeprefix("hf://")
+
+
+def _reads(metadata: pq.FileMetaData) -> Iterator[tuple[list[int], int]]:
+    """Row groups to read together, and the rows of a batch that has about BATCH_BYTES."""
+    row_groups, num_bytes, num_rows = [], 0, 0
+    for i in range(metadata.num_row_groups):
+        group = metadata.row_group(i)
+        if row_groups and num_bytes + group.total_byte_size > READ_BYTES:
+            yield row_groups, _batch_rows(num_bytes, num_rows)
+            row_groups, num_bytes, num_rows = [], 0, 0
+        row_groups, num_bytes, num_rows = [*row_groups, i], num_bytes + group.total_byte_size, num_rows + group.num_rows
+    if num_rows:
+        yield row_groups, _batch_rows(num_bytes, num_rows)
+
+
+def _batch_rows(num_bytes: int, num_rows: int) -> int:
+    return min(BATCH_ROWS, max(1, BATCH_BYTES * num_rows // max(1, num_bytes)))
+
+
+def plain_schema(features: Features, columns: Sequence[str]) -> pa.Schema:
+    """The columns in types that Spark has: no large, fixed-size, dictionary or extension types."""
+    schema = features.arrow_schema
+    return pa.schema([(name, _plain_type(schema.field(name).type)) for name in columns])
+
+
+_PLAIN = {
+    pa.large_string(): pa.string(),
+    pa.large_binary(): pa.binary(),
+    pa.uint8(): pa.int16(),
+    pa.uint16(): pa.int32(),
+    pa.uint32(): pa.int64(),
+    pa.uint64(): pa.int64(),
+    pa.float16(): pa.float32(),
+    pa.date64(): pa.date32(),
+}
+
+
+def _plain_type(kind: pa.DataType) -> pa.DataType:
+    if isinstance(kind, pa.BaseExtensionType):
+        return _plain_type(kind.storage_type)
+    if pa.types.is_dictionary(kind):
+        return _plain_type(kind.value_type)
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        return pa.list_(_plain_type(kind.value_type))
+    if pa.types.is_struct(kind):
+        return pa.struct([(kind.field(i).name, _plain_type(kind.field(i).type)) for i in range(kind.num_fields)])
+    if pa.types.is_timestamp(kind):
+        return pa.timestamp("us", "UTC" if kind.tz else None)
+    return _PLAIN.get(kind, kind)
+
+
+def _plain_column(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+    if isinstance(column.type, pa.BaseExtensionType):
+        column = pa.chunked_array([chunk.storage for chunk in column.chunks], column.type.storage_type)
+    return column if column.type == kind else column.cast(kind)
