@@ -1,0 +1,201 @@
+"""The ledger that must balance, figures from row groups, and the three forms of a report."""
+
+import json
+from types import SimpleNamespace
+
+import pyarrow as pa
+import pytest
+
+from jobs import report
+from jobs.report import Ledger, LedgerError, QualityError
+from packing_udfs import contract
+from packing_udfs.pack import LEDGER_SCHEMA
+from packing_udfs.shard_file import write_shard
+from tests.unit.made_packs import packs_table
+
+COUNTS = [name for name in LEDGER_SCHEMA.names if name.startswith("num_")]
+
+
+def ledger(*lines: tuple) -> pa.Table:
+    """Lines of (source, outcome, reason, num_rows[, num_tokens]); other counts are 0."""
+    rows = []
+    for source, outcome, reason, num_rows, *num_tokens in lines:
+        row = dict.fromkeys(COUNTS, 0) | {"source": source, "outcome": outcome, "reason": reason}
+        rows.append(row | {"num_rows": num_rows, "num_tokens": sum(num_tokens)})
+    return pa.Table.from_pylist(rows, schema=LEDGER_SCHEMA)
+
+
+ONE = ledger(("a", "packed", "", 5, 50), ("a", "quarantined", "too_long", 1, 99), ("b", "packed", "", 2, 20))
+OTHER = ledger(("b", "duplicate", "", 3), ("a", "quarantined", "ratings", 2), ("a", "packed", "", 4, 40))
+
+
+@pytest.fixture
+def merged() -> Ledger:
+    return Ledger.merge([ONE, OTHER])
+
+
+def pinned(**num_rows: int) -> list[SimpleNamespace]:
+    return [SimpleNamespace(source=SimpleNamespace(name=name), num_rows=rows) for name, rows in num_rows.items()]
+
+
+def test_merge_adds_up_and_sorts(merged):
+    assert merged.table == ledger(
+        ("a", "packed", "", 9, 90),
+        ("a", "quarantined", "ratings", 2),
+        ("a", "quarantined", "too_long", 1, 99),
+        ("b", "duplicate", "", 3),
+        ("b", "packed", "", 2, 20),
+    )
+
+
+def test_merge_does_not_depend_on_order(merged):
+    assert Ledger.merge([OTHER, ONE]).table == merged.table
+    assert Ledger.merge([]).table == LEDGER_SCHEMA.empty_table()
+
+
+def test_counts(merged):
+    assert merged.count() == 17
+    assert merged.count(outcome="packed") == 11
+    assert merged.count(source="a", outcome="quarantined") == 3
+    assert merged.count("num_tokens", source="a") == 189
+    assert merged.count(source="c") == 0
+    assert merged.reasons() == {"ratings": 2, "too_long": 1}
+
+
+def test_a_ledger_that_balances(merged):
+    merged.check(pinned(a=12, b=5))
+
+
+@pytest.mark.parametrize(
+    ("num_a", "num_b", "message"), [(13, 5, "source a: 13 .*12 acc"), (12, 4, "source b: 4 .*5 acc")]
+)
+def test_a_row_lost_and_a_row_too_many(merged, num_a, num_b, message):
+    with pytest.raises(LedgerError, match=message):
+        merged.check(pinned(a=num_a, b=num_b))
+
+
+def test_a_source_of_which_nothing_came_out(merged):
+    with pytest.raises(LedgerError, match=r"source c: 1 rows in its files.*0 accounted for"):
+        merged.check(pinned(a=12, b=5, c=1))
+
+
+def test_sources_do_not_make_up_for_each_other():
+    """The total is right; one has a row too many."""
+    moved = Ledger.merge([ledger(("a", "packed", "", 11), ("b", "packed", "", 6))])
+    with pytest.raises(LedgerError):
+        moved.check(pinned(a=12, b=5))
+
+
+def test_quarantine_up_to_the_fraction(merged):
+    merged.check_quarantine(3 / 17)
+    Ledger.merge([]).check_quarantine(0.0)
+
+
+def test_too_much_quarantine_says_why(merged):
+    with pytest.raises(QualityError) as refused:
+        merged.check_quarantine(0.17)
+    assert str(refused.value) == (
+        "quality.max_quarantine_fraction: 3 of 17 rows (17.6%) are quarantined, more than 17.0%; nothing was "
+        "published\n"
+        "           2  ratings\n"
+        "           1  too_long"
+    )
+
+
+@pytest.fixture
+def row_groups(tmp_path) -> pa.Table:
+    """Two files: packs 0, 1, 2 in two row groups, and 3, 4 in one. Their images number 0, 1, 2, 0, 1."""
+    one = write_shard(str(tmp_path / "0"), "data/train/00000.parquet", [packs_table(0, 2), packs_table(2, 1)])
+    other = write_shard(str(tmp_path / "1"), "data/train/00001.parquet", [packs_table(3, 2)])
+    return pa.concat_tables([one, other])
+
+
+def test_totals(row_groups, tmp_path):
+    assert report.totals(row_groups) == {
+        "num_files": 2,
+        "num_bytes": (tmp_path / "0").stat().st_size + (tmp_path / "1").stat().st_size,
+        "num_row_groups": 3,
+        "num_packs": 5,
+        "num_samples": 10,
+        "num_tokens": 25,
+        "num_label_tokens": 15,
+        "num_images": 4,
+        "vision_cost": 40,
+    }
+
+
+def test_files_of_equal_size_both_count(row_groups):
+    first = row_groups.slice(0, 1)
+    twin = first.set_column(0, "file", pa.array(["data/train/00009.parquet"]))
+    size = first["file_bytes"][0].as_py()
+    assert report.totals(pa.concat_tables([first, twin]))["num_bytes"] == 2 * size
+
+
+def test_totals_of_nothing():
+    assert set(report.totals(contract.MANIFEST_SCHEMA.empty_table()).values()) == {0}
+
+
+def test_quality(row_groups):
+    """25 tokens in 5 packs of 10. Too few packs for a step of 8 ranks: nobody waits for anybody."""
+    sums = {"num_tokens": 25, "num_packs": 5, "bound": 4, "naive_tokens": 100}
+    figures = report.quality(sums, row_groups, 10)
+    expected = {"fill": 0.5, "over_bound": 0.25, "naive_waste": 0.75, "straggler_8": 1.0}
+    assert {name: figures[name] for name in expected} == expected
+
+
+def a_report() -> dict:
+    counts = {"num_rows": 1234, "num_copies": 0, "num_packed": 1200, "num_quarantined": 30, "num_duplicates": 4}
+    totals = {"num_packs": 600, "num_samples": 1200, "num_tokens": 2_400_000, "num_images": 900}
+    quality = {"fill": 0.9876, "over_bound": 0.0123, "naive_waste": 0.5, "straggler_8": 1.0349}
+    return {
+        "config": {"pack": {"seq_len": 4096}, "output": {"repo": "user/packed"}},
+        "sources": [{"name": "charts", "commit": "abcdef0123456789", **counts, "num_not_sampled": 0}],
+        "quarantine": {"too_long": 10, "ratings": 20},
+        "splits": {
+            "train": {
+                "totals": totals | {"num_files": 4, "num_bytes": 5_000_000},
+                "quality": quality,
+                "sums": {"bound": 593},
+            }
+        },
+    }
+
+
+def test_json_has_sorted_keys_and_no_clock():
+    text = report.as_json({"b": "é", "a": 1})
+    assert text.decode() == '{\n "a": 1,\n "b": "é"\n}\n'
+    assert json.loads(report.as_json(a_report())) == a_report()
+
+
+def test_markdown_has_a_line_for_each_split_and_source():
+    lines = report.as_markdown(a_report()).splitlines()
+    assert "| train | 600 | 1,200 | 2,400,000 | 900 | 98.76% | 1.23% | 1.035 |" in lines
+    (source,) = [line for line in lines if line.startswith("| charts")]
+    cells = [cell.strip() for cell in source.split("|")]
+    assert cells[1:4] == ["charts", "`abcdef012345`", "1,234"]
+    assert {"1,200", "30", "4"} <= set(cells)
+    assert "ratings 20, too_long 10." in lines[-1]
+    assert 'PackedDataset("user/packed")' in "\n".join(lines)
+
+
+def test_markdown_tables_are_even():
+    """Each row of a table has as many cells as its header."""
+    widths: list[set[int]] = [set()]
+    for line in report.as_markdown(a_report()).splitlines():
+        if line.startswith("|"):
+            widths[-1].add(line.count("|"))
+        elif widths[-1]:
+            widths.append(set())
+    assert [len(width) for width in widths if width] == [1, 1]
+
+
+def test_markdown_says_nothing_of_an_empty_quarantine():
+    assert "Quarantined" not in report.as_markdown(a_report() | {"quarantine": {}})
+
+
+def test_text_balances():
+    text = report.as_text(a_report())
+    assert text.splitlines()[0] == "samples      1,234 in = 1,200 packed + 30 quarantined + 4 duplicates"
+    assert "  quarantine 20 ratings\n  quarantine 10 too_long\n" in text
+    assert "600 of 4,096 tokens, bound 593 (+1.23%)" in text
+    assert "fill       98.76%" in text
