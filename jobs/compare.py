@@ -6,11 +6,11 @@
 sample to seq_len; 4. greedy and first-fit decreasing packing by lengths alone; 5. balanced packing under all budgets.
 Writes compare.html, which opens anywhere, and compare.json with the same numbers.
 
-The configuration is the job's. Sources are pinned as the job pins them; a seeded sample of their rows is read from
-the Parquet files on the driver (`jobs.sampling`), so no Spark starts and nothing is written to the Hub. What becomes
-of a row before packing is decided by the job's own `pack_shard`, called with budgets that no sample exceeds: its
-packs are then the encoded samples, and its quarantine is what no stage can use. Cost: that of encoding the rows, about
-a millisecond each. Rejected: numbers for a whole dataset (they are the job's report, after it has run).
+The configuration is the job's. Sources are pinned as the job pins them, and a seeded sample of their rows becomes
+samples by the job's own expressions (`jobs.sampling`); nothing is written to the Hub. What becomes of a sample before
+packing is decided by the job's own `pack_shard`, called with budgets that no sample exceeds: its packs are then the
+encoded samples, and its quarantine is what no stage can use. Cost: starting Spark, and about a millisecond a row.
+Rejected: numbers for whole sources (they are the job's report, after it has run).
 """
 
 import argparse
@@ -24,17 +24,21 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from pyspark.sql import SparkSession
 
+from jobs.java import JavaError
+from jobs.report import Ledger
 from jobs.sampling import read_sample
+from jobs.session import get_session
 from jobs.sources import PinnedSource, pin
 from jobs.stages import NUM_RANKS, Samples, Stage, flatten, make_stages, stage_figures
 from packing_udfs import metrics
 from packing_udfs.config import INT32_LIMIT, Config, describe, load
 from packing_udfs.encode import Encoder
-from packing_udfs.pack import PackedShard, PackSettings, pack_shard
+from packing_udfs.pack import PackSettings, pack_shard
 from packing_udfs.processor import ProcessorFiles, fetch
 
-VERSIONS = ("packing-udfs", "pyarrow", "numpy", "transformers", "tokenizers", "pillow")
+VERSIONS = ("packing-udfs", "pyspark", "pyarrow", "numpy", "transformers", "tokenizers", "pillow")
 
 
 @dataclass(frozen=True)
@@ -48,65 +52,83 @@ class Comparison:
     encoder: Encoder
 
 
-def compare(config: Config, max_samples: int, global_batch_size: int) -> Comparison:
-    """Read a sample of the configuration's sources and lay it out in every stage.
+def compare(
+    config: Config,
+    max_samples: int,
+    global_batch_size: int,
+    spark: SparkSession | None = None,
+    *,
+    spark_conf: str | None = None,
+) -> Comparison:
+    """Read at most `max_samples` rows of the configuration's sources and lay them out in every stage.
 
-    Raises ValueError for what is wrong with the configuration, its sources or its processor, or when none of the rows
-    read can be encoded.
+    global_batch_size: rows in a training step. Raises ValueError, before Spark starts, for what is wrong with the
+    configuration, its sources or its processor; and when none of the rows can be packed.
     """
-    if global_batch_size < 1:
-        raise ValueError(f"global_batch_size: {global_batch_size} is refused: must be at least 1")
+    for name, value in (("max_samples", max_samples), ("global_batch_size", global_batch_size)):
+        if value < 1:
+            raise ValueError(f"{name}: {value} is refused: must be at least 1")
     processor = fetch(config.processor.path, config.processor.revision)
     encoder = Encoder(processor.load())
     sources = [pin(source, f"sources.{i}") for i, source in enumerate(config.sources)]
-    frame = read_sample(sources, max_samples, config.shards.seed)
-    packed = _encode(frame, encoder, config)
+    read = read_sample(spark or get_session(spark_conf), sources, max_samples, config.shards.seed)
+    described = [_describe_source(*source) for source in zip(sources, read.num_rows_read, strict=True)]
+    return lay_out(config, processor, encoder, described, read.frame, global_batch_size)
+
+
+def lay_out(
+    config: Config,
+    processor: ProcessorFiles,
+    encoder: Encoder,
+    sources: list[dict],
+    frame: pd.DataFrame,
+    global_batch_size: int,
+) -> Comparison:
+    """The comparison of rows that have been read.
+
+    sources: `num_rows` and `num_rows_read` of each, beside what describes it. frame: what was made of the rows read,
+    contract.SAMPLE_SCHEMA. Raises ValueError when none of it can be packed.
+    """
+    packed = pack_shard(frame, encoder, _no_limits(config))
+    ledger = Ledger(packed.ledger)
     if not packed.num_packs:
-        raise ValueError(f"sources: none of the {len(frame)} rows read can be packed: {_reasons(packed)}")
+        raise ValueError(f"sources: none of the {len(frame)} rows read can be packed: {ledger.reasons()}")
     samples = flatten(packed, encoder)
     stages = make_stages(samples, config)
-    num_rows = sum(source.num_rows for source in sources)
-    scale = Fraction(num_rows, len(frame))
+    scale = Fraction(sum(s["num_rows"] for s in sources), sum(s["num_rows_read"] for s in sources))
     figures = {
         "config": config.model_dump(mode="json"),
-        "sources": _describe_sources(sources, frame),
+        "sources": sources,
         "processor": _describe_processor(processor, encoder),
         "global_batch_size": global_batch_size,
         "num_ranks": NUM_RANKS,
         "naive_batch": metrics.NAIVE_BATCH,
-        "sample": _describe_sample(samples, packed, num_rows, len(frame)),
+        "sample": _describe_samples(samples, ledger),
         "stages": [stage_figures(stage, samples, config, global_batch_size, scale) for stage in stages],
         "versions": {name: version(name) for name in VERSIONS},
     }
     return Comparison(figures, samples, stages, frame, encoder)
 
 
-def _encode(frame: pd.DataFrame, encoder: Encoder, config: Config) -> PackedShard:
-    """The job's own word on every row, with budgets that nothing exceeds."""
-    settings = PackSettings(
+def _no_limits(config: Config) -> PackSettings:
+    """The job's settings for what is done to a sample on its own, with budgets that nothing exceeds."""
+    return PackSettings(
         seq_len=INT32_LIMIT - 1,
         max_images_per_sample=config.pack.max_images_per_sample,
         algorithm="greedy",
         duplicates=config.shards.duplicates,
         seed=config.shards.seed,
+        videos={source.name: source.video for source in config.sources},
     )
-    return pack_shard(frame, encoder, settings)
 
 
-def _reasons(packed: PackedShard) -> dict[str, int]:
-    return metrics.add({reason: 1} for reason in sorted(packed.quarantine["reason"].to_pylist()))
-
-
-def _describe_sources(sources: list[PinnedSource], frame: pd.DataFrame) -> list[dict]:
-    return [
-        {
-            **pinned.source.model_dump(mode="json", include={"name", "repo", "config", "split"}),
-            "commit": pinned.commit,
-            "num_rows": pinned.num_rows,
-            "num_rows_read": int((frame["source"] == pinned.source.name).sum()),
-        }
-        for pinned in sources
-    ]
+def _describe_source(pinned: PinnedSource, num_rows_read: int) -> dict:
+    return {
+        **pinned.source.model_dump(mode="json", include={"name", "repo", "config", "split"}),
+        "commit": pinned.commit,
+        "num_rows": pinned.num_rows,
+        "num_rows_read": num_rows_read,
+    }
 
 
 def _describe_processor(processor: ProcessorFiles, encoder: Encoder) -> dict:
@@ -119,13 +141,11 @@ def _describe_processor(processor: ProcessorFiles, encoder: Encoder) -> dict:
     }
 
 
-def _describe_sample(samples: Samples, packed: PackedShard, num_rows: int, num_rows_read: int) -> dict:
-    quarantine = _reasons(packed)
+def _describe_samples(samples: Samples, ledger: Ledger) -> dict:
     return {
-        "num_rows": num_rows,
-        "num_rows_read": num_rows_read,
-        "quarantine": quarantine,
-        "num_duplicates": num_rows_read - len(samples) - sum(quarantine.values()),
+        "num_selected": ledger.count() - ledger.count(outcome="not_sampled"),
+        "quarantine": ledger.reasons(),
+        "num_duplicates": ledger.count(outcome="duplicate"),
         "num_samples": len(samples),
         "num_tokens": int(samples.lengths.sum()),
         "num_label_tokens": sum(int(trained.sum()) for trained in samples.is_trained),
@@ -137,8 +157,8 @@ def _describe_sample(samples: Samples, packed: PackedShard, num_rows: int, num_r
     }
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Command line; returns the exit code."""
+def main(argv: list[str] | None = None, spark: SparkSession | None = None) -> int:
+    """Command line; returns the exit code. `spark`: a session to use, as in a notebook."""
     parser = argparse.ArgumentParser(
         prog="python -m jobs.compare",
         description="One page: what padding and packing make of a sample of your data. Nothing is written to the Hub.",
@@ -149,14 +169,16 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--out", default="compare", help="folder for compare.html and compare.json (%(default)s)")
     parser.add_argument("--max-samples", type=int, default=2000, help="rows to read at most (%(default)s)")
     parser.add_argument("--global-batch-size", type=int, default=32, help="rows in a training step (%(default)s)")
+    parser.add_argument("--spark-conf", help="Spark properties of a session made here; default conf/spark/local.conf")
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="override a field, as in pack.seq_len=8192")
     args = parser.parse_intermixed_args(argv)
     logging.basicConfig(format="%(levelname)s %(name)s: %(message)s")
     try:
         from jobs.pages import comparison  # needs matplotlib: said before anything is read
 
-        found = compare(load(args.config, args.overrides), args.max_samples, args.global_batch_size)
-    except (ValueError, ModuleNotFoundError) as error:
+        config = load(args.config, args.overrides)
+        found = compare(config, args.max_samples, args.global_batch_size, spark, spark_conf=args.spark_conf)
+    except (ValueError, JavaError, ModuleNotFoundError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     folder = Path(args.out)
@@ -175,13 +197,15 @@ def as_json(figures: dict) -> str:
 
 def as_text(figures: dict) -> str:
     """The table that a run prints."""
+    has_budget = any(figures["config"]["pack"][name] for name in ("max_vision_cost", "max_images_per_pack"))
     lines = [f"{'':<22}{'waste':>8}{'lost':>7}{'rows':>8}{'bound':>8}{'over budget':>13}{'straggler':>11}{'steps':>8}"]
     for stage in figures["stages"]:
         waste = "–" if stage["waste"] is None else f"{stage['waste']:.1%}"
+        over = f"{stage['num_rows_over_budget']:,}" if has_budget and stage["bound"] is not None else "–"
         late = "–" if stage["straggler_8"] is None else f"{stage['straggler_8']:.3f}"
         lines.append(
             f"{stage['title']:<22}{waste:>8}{stage['num_samples_lost']:>7,}{stage['num_rows']:>8,}"
-            f"{stage['bound'] or '–':>8}{stage['num_rows_over_budget']:>13,}{late:>11}{stage['num_steps']:>8,}"
+            f"{stage['bound'] or '–':>8}{over:>13}{late:>11}{stage['num_steps']:>8,}"
         )
     return "\n".join(lines)
 

@@ -1,53 +1,60 @@
-"""A seeded sample of pinned sources as samples of the contract, on the driver, without Spark.
+"""A seeded sample of pinned sources as samples of the contract, without reading the sources as a whole.
 
-For looking at data before a job runs: a few row groups of a few Parquet files are read with pyarrow, so no JVM starts
-and no source is read as a whole. `adapt_row` gives what `jobs.adapt.finevision` gives, `sample_id` included; a test
-on Spark holds the two to each other. Rejected: Spark with a limit (a JVM for two thousand rows, and its `.limit()`
-takes whatever comes first).
+For looking at data before a job runs. The first rows of a few files are read on the driver by what reads them in the
+job, written to local disk, and made samples by the job's own expressions in Spark, so that a sample is what the job
+would make of the row, whatever its format and adapter. Rejected: the job's read with a limit (it opens every file,
+and `.limit()` takes whatever comes first); adapters a second time in Python (two that have to agree).
 
-Which rows: the number asked for is shared out over sources, then over files, by their number of rows; files, row
-groups and rows are drawn by hashes of the seed. Rows of one row group lie side by side in the source, so a sample of
-a source that is sorted by kind sees some kinds only: NUM_FILES files of each source soften that.
+Which rows: the number asked for is shared out over sources by their number of rows, then over files drawn by a hash
+of the seed. From each come its first rows, so a source of few files that are sorted inside is not seen as a whole:
+ask for more rows. Limits and weights of sources are applied to the rows read, as the job applies them to all.
 """
 
+import tempfile
 from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
-import xxhash
-from huggingface_hub import HfFileSystem
+from pyspark.sql import DataFrame, SparkSession
+from pyspark_huggingface.huggingface_source import HuggingFaceSource
 
-from jobs.adapt import RATINGS
-from jobs.sources import PinnedSource, SourceFile
-from packing_udfs.config import Source
+from jobs import adapters
+from jobs.adapters.copies import with_copies
+from jobs.repaired_reader import RepairedReader, Slice
+from jobs.sources import PinnedSource, _columns, _options
 from packing_udfs.contract import SAMPLE_SCHEMA
 from packing_udfs.order import permutation
 
-NUM_FILES = 16  # of a source are opened at least, if it has so many
-MAX_BYTES = 1 << 30  # of images in a sample: what the driver holds, less than a row group may
-SPARK_SEED = 42  # of Spark's xxhash64
-_FILES, _ROW_GROUPS, _ROWS = range(3)  # uses of the hash
+NUM_SLICES = 16  # files of a source that are opened at least, if it has so many
+MAX_BYTES = 1 << 30  # of a sample: what the driver holds, less than a row group of packs may have
+ROW_GROUP_ROWS = 64  # of the rows on local disk: Spark reads whole row groups, and rows have images
 
 
-def read_sample(sources: Sequence[PinnedSource], max_rows: int, seed: int) -> pd.DataFrame:
-    """At most `max_rows` rows of the sources as a frame of `contract.SAMPLE_SCHEMA`, in the order of the sources.
+class Sampled(NamedTuple):
+    """A sample of some sources."""
 
-    All rows, if there are no more than that. Fewer where images would take more than MAX_BYTES. Raises ValueError on
-    max_rows below 1.
-    """
-    if max_rows < 1:
-        raise ValueError(f"max_samples: {max_rows} is refused: must be at least 1")
+    frame: pd.DataFrame  # contract.SAMPLE_SCHEMA, in no order
+    num_rows_read: list[int]  # of each source
+
+
+def read_sample(spark: SparkSession, sources: Sequence[PinnedSource], max_rows: int, seed: int) -> Sampled:
+    """At most `max_rows` rows of the sources, all if there are no more; fewer where they take more than MAX_BYTES."""
     shares = share_out(max_rows, [source.num_rows for source in sources])
-    total, rows = sum(shares), []
+    total, samples, num_rows_read = sum(shares), [SAMPLE_SCHEMA.empty_table()], []
     for i, (pinned, share) in enumerate(zip(sources, shares, strict=True)):
-        for at, wanted in _choose_files(pinned.files, share, seed, i):
-            path = f"datasets/{pinned.source.repo}@{pinned.commit}/{pinned.files[at].path}"
-            read = _read_rows(path, wanted, (seed, i, at))
-            read = [(number, adapt_row(row, pinned.source, pinned.files[at].path, number)) for number, row in read]
-            rows += _within(MAX_BYTES * wanted // total, [sample for _, sample in sorted(read, key=lambda r: r[0])])
-    return pa.Table.from_pylist(rows, schema=SAMPLE_SCHEMA).to_pandas()
+        reader = _open(pinned)
+        tables = [
+            _first_rows(reader, part, wanted, MAX_BYTES * wanted // total)
+            for part, wanted in _choose(reader.partitions(), pinned, share, (seed, i))
+        ]
+        num_rows_read.append(sum(len(table) for table in tables))
+        if tables:
+            samples.append(_adapt(spark, pinned, pa.concat_tables(tables), seed))
+    return Sampled(pa.concat_tables(samples).to_pandas(), num_rows_read)
 
 
 def share_out(total: int, sizes: Sequence[int]) -> list[int]:
@@ -65,107 +72,49 @@ def share_out(total: int, sizes: Sequence[int]) -> list[int]:
     return shares
 
 
-def _choose_files(files: Sequence[SourceFile], share: int, seed: int, source: int) -> list[tuple[int, int]]:
-    """(index of a file, rows to take from it): NUM_FILES of them, more where those have fewer rows than `share`."""
-    chosen: list[int] = []
-    num_rows = 0
-    for at in permutation(len(files), seed, _FILES, source).tolist():
-        if len(chosen) >= NUM_FILES and num_rows >= share:
+def _open(pinned: PinnedSource) -> RepairedReader:
+    """What `jobs.sources.read` reads with."""
+    return RepairedReader(HuggingFaceSource(_options(pinned.source, pinned.commit)), _columns(pinned), True)
+
+
+def _to_samples(rows: DataFrame, pinned: PinnedSource, seed: int) -> DataFrame:
+    """What `jobs.sources.read` makes of rows."""
+    samples = adapters.to_samples(rows, pinned.adapter, pinned.source)
+    return with_copies(samples, pinned.source, pinned.num_rows, seed)
+
+
+def _choose(parts: Sequence[Slice], pinned: PinnedSource, share: int, key: tuple[int, ...]) -> list[tuple[Slice, int]]:
+    """Slices and how many rows to take of each: NUM_SLICES of them, more where those have fewer rows than `share`."""
+
+    def num_rows(part: Slice) -> int:
+        in_file = pinned.files[part.file].num_rows
+        return (in_file if part.stop is None else min(part.stop, in_file)) - part.start
+
+    chosen: list[Slice] = []
+    for at in permutation(len(parts), *key).tolist():
+        if len(chosen) >= NUM_SLICES and sum(map(num_rows, chosen)) >= share:
             break
-        chosen.append(at)
-        num_rows += files[at].num_rows
-    chosen.sort()
-    shares = share_out(share, [files[at].num_rows for at in chosen])
-    return [(at, wanted) for at, wanted in zip(chosen, shares, strict=True) if wanted]
+        chosen.append(parts[at])
+    shares = share_out(share, [num_rows(part) for part in chosen])
+    return [(part, wanted) for part, wanted in zip(chosen, shares, strict=True) if wanted]
 
 
-def _read_rows(path: str, wanted: int, key: tuple[int, ...]) -> list[tuple[int, dict]]:
-    """(row in the file, the row) of `wanted` rows drawn from as few row groups as have that many."""
-    with HfFileSystem().open(path) as opened, pq.ParquetFile(opened) as file:
-        sizes = [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
-        starts = np.cumsum([0, *sizes])
-        names = [
-            name for name in ("images", "texts", *(f"{r}_ratings" for r in RATINGS)) if name in file.schema_arrow.names
-        ]
-        found: list[tuple[int, dict]] = []
-        left = wanted
-        for group in permutation(len(sizes), *key, _ROW_GROUPS).tolist():
-            drawn = np.sort(permutation(sizes[group], *key, _ROWS, group)[:left])
-            rows = file.read_row_group(group, columns=names).take(drawn).to_pylist()
-            found += zip((starts[group] + drawn).tolist(), rows, strict=True)
-            left -= len(drawn)
-            if not left:
-                break
-    return found
+def _first_rows(reader: RepairedReader, part: Slice, wanted: int, max_bytes: int) -> pa.Table:
+    """The first `wanted` rows of a slice with their provenance, or as many of them as take about `max_bytes`."""
+    batches, num_rows, num_bytes = [], 0, 0
+    for batch in reader.read(part):
+        batches.append(batch.slice(0, wanted - num_rows))
+        num_rows, num_bytes = num_rows + len(batches[-1]), num_bytes + batches[-1].nbytes
+        if num_rows == wanted or num_bytes >= max_bytes:
+            break
+    table = pa.Table.from_batches(batches)
+    return table if num_bytes <= max_bytes else table.slice(0, num_rows * max_bytes // num_bytes)
 
 
-def _within(max_bytes: int, samples: list[dict]) -> list[dict]:
-    """The first samples whose images together have at most `max_bytes`."""
-    sizes = [sum(len(image["bytes"] or b"") for image in sample["images"] or () if image) for sample in samples]
-    return samples[: int(np.searchsorted(np.cumsum(sizes), max_bytes, side="right"))]
-
-
-def adapt_row(row: dict, source: Source, file: str, number: int) -> dict:
-    """A FineVision row as a sample (`contract.SAMPLE_SCHEMA`), as `jobs.adapt.finevision` makes it."""
-    turns = row["texts"]
-    kept = [turn for i, turn in enumerate(turns or ()) if _passes(row, source, i)]
-    reason = None
-    if not turns or any(turn is None or turn["user"] is None or turn["assistant"] is None for turn in turns):
-        reason = "texts_missing"
-    elif not kept:
-        reason = "ratings"
-    images = row["images"]
-    messages = [] if reason is None else None
-    for i, turn in enumerate(kept if reason is None else ()):
-        placeholders = [{"type": "image", "text": None}] * len(images or ()) if i == 0 else []
-        question = {"type": "text", "text": turn["user"]}
-        answer = {"type": "text", "text": turn["assistant"]}
-        messages += [{"role": "user", "content": [*placeholders, question]}, {"role": "assistant", "content": [answer]}]
-    return {
-        "sample_id": sample_id(images, messages) if reason is None else _signed(_hash([source.name, file, number])),
-        "source": source.name,
-        "file": file,
-        "row": number,
-        "copy": 0,
-        "messages": messages,
-        "images": images if reason is None else None,
-        "reason": reason,
-        "num_turns_dropped": len(turns or ()) - len(kept),
-    }
-
-
-def _passes(row: dict, source: Source, i: int) -> bool:
-    for name in RATINGS:
-        ratings = row.get(f"{name}_ratings") or ()
-        rating = ratings[i] if i < len(ratings) else None
-        if rating is not None and rating < getattr(source.min_ratings, name):
-            return False
-    return True
-
-
-def sample_id(images: list[dict | None] | None, messages: list[dict]) -> int:
-    """The sample_id (int64) that `jobs.adapt.sample_id` gives: Spark's xxhash64 of image bytes and messages.
-
-    Spark hashes one value after another, each with the hash so far as its seed, lists and structs item by item, and
-    passes over nulls; integers are hashed as their little-endian bytes, counts in four and longs in eight.
-    """
-    values = [(image["bytes"] if image else None) or b"" for image in images or ()]
-    for message in messages:
-        values.append(message["role"])
-        values += [value for part in message["content"] for value in (part["type"], part["text"]) if value is not None]
-    return _signed(_hash(values, xxhash.xxh64_intdigest(len(images or ()).to_bytes(4, "little"), SPARK_SEED)))
-
-
-def _hash(values: list[str | bytes | int], seed: int = SPARK_SEED) -> int:
-    for value in values:
-        if isinstance(value, str):
-            value = value.encode()
-        elif isinstance(value, int):
-            value = value.to_bytes(8, "little")
-        seed = xxhash.xxh64_intdigest(value, seed)
-    return seed
-
-
-def _signed(value: int) -> int:
-    """The int64 of the same bits as a uint64."""
-    return value - ((value >> 63) << 64)
+def _adapt(spark: SparkSession, pinned: PinnedSource, rows: pa.Table, seed: int) -> pa.Table:
+    """Rows as the job makes samples of them; through files, since Spark limits what a driver may be sent."""
+    with tempfile.TemporaryDirectory(prefix="packing-sample-") as folder:
+        given, made = str(Path(folder, "rows.parquet")), str(Path(folder, "samples"))
+        pq.write_table(rows, given, row_group_size=ROW_GROUP_ROWS)
+        _to_samples(spark.read.parquet(given), pinned, seed).write.parquet(made)
+        return pq.read_table(made).select(SAMPLE_SCHEMA.names).cast(SAMPLE_SCHEMA)

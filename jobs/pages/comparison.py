@@ -18,7 +18,9 @@ QUANTILES = (0.2, 0.5, 0.85)  # of length: which samples with images are shown �
 TEXT_QUANTILE = 0.5  # … and which without
 MAX_THUMBNAILS = 3
 THUMBNAIL = 360  # pixels on the longest side
-MAX_CHARS = 700  # of a prompt or a response
+MAX_MESSAGES = 4
+MAX_CHARS = 600  # of a message; the page shows a few lines of it
+UTF8_BYTES = 4  # of a character at most
 MAX_TOKENS = 110  # single tokens shown of a sample
 
 
@@ -139,7 +141,8 @@ def _sample_cards(found: Comparison) -> Iterator[dict]:
         yield {
             "id": sample_id,
             "source": sources[sample_id],
-            "turns": [_turn(message) for message in messages[sample_id]],
+            "turns": [_turn(message) for message in messages[sample_id][:MAX_MESSAGES]],
+            "num_turns_hidden": max(0, len(messages[sample_id]) - MAX_MESSAGES),
             "images": [_thumbnail(image["bytes"]) for image in samples.images[i][:MAX_THUMBNAILS]],
             "num_images": int(samples.num_images[i]),
             "num_tokens": int(samples.lengths[i]),
@@ -152,6 +155,7 @@ def _sample_cards(found: Comparison) -> Iterator[dict]:
 
 def _turn(message: dict) -> dict:
     text = "\n".join(part["text"] for part in message["content"] if part["text"])
+    text = "\n".join(line for line in text.splitlines() if line.strip())
     return {"role": message["role"], "text": text[:MAX_CHARS] + ("…" if len(text) > MAX_CHARS else "")}
 
 
@@ -186,7 +190,10 @@ def _token_strip(found: Comparison, i: int) -> dict:
             tokens.append({"kind": "image", "text": f"image, {spans[at] - at:,} tokens"})
             at = spans[at]
             continue
+        end = at + 1
+        while "\ufffd" in (text := decode_ids(samples.input_ids[i][at:end].tolist())) and end < at + UTF8_BYTES:
+            end += 1  # the bytes of one character are several tokens
         kind = "response" if samples.is_trained[i][at] else "prompt"
-        tokens.append({"kind": kind, "text": decode_ids([int(samples.input_ids[i][at])]).replace("\n", "↵")})
-        at += 1
+        tokens.append({"kind": kind, "text": text.replace("\n", "↵")})
+        at = end
     return {"tokens": tokens, "num_tokens_hidden": int(samples.lengths[i]) - at}

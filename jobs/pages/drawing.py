@@ -19,7 +19,7 @@ try:
     from matplotlib.patches import Patch
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 except ModuleNotFoundError as error:
-    if error.name != "matplotlib":
+    if (error.name or "").partition(".")[0] != "matplotlib":
         raise
     raise ModuleNotFoundError(
         "the pages need matplotlib, which is not installed: pip install 'packing-udfs[pages]'", name="matplotlib"
@@ -92,11 +92,11 @@ def _vision_bars(axes: Axes, costs: Sequence[int], unit: str, budget: int | None
     most = max([1, *costs, budget or 0])
     axes.barh(range(len(costs)), costs, color=colours, height=0.72)
     for y, cost in enumerate(costs):
-        axes.text(cost + most * 0.03, y, f"{cost:,}", va="center", fontsize=7.5, color=INK)
+        axes.text(most * 1.3, y, f"{cost:,}", va="center", ha="right", fontsize=7.5, color=INK)
     if budget is not None:
         axes.axvline(budget, color=OVER, linewidth=1.2, linestyle=(0, (4, 2)))
         axes.set_title(f"budget {budget:,}", fontsize=8.5, color=OVER, loc="right")
-    axes.set_xlim(0, most * 1.3)
+    axes.set_xlim(0, most * 1.3)  # the numbers stand beside the bars and the budget
     axes.tick_params(axis="y", length=0, labelleft=False)
     _label(axes, xlabel=f"vision cost, {unit}")
 

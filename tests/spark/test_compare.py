@@ -1,0 +1,86 @@
+"""The comparison on sources of a Hub: its rows are the job's rows, and its command line writes a page."""
+
+import json
+
+import pytest
+
+from jobs import compare, sampling
+from jobs.demo.__main__ import DEMO
+from jobs.sampling import read_sample
+from jobs.sources import pin, read
+from packing_udfs import config
+from packing_udfs.contract import SAMPLE_SCHEMA
+
+CONF = str(DEMO.parent.parent / "conf" / "jobs" / "demo.yaml")
+
+
+@pytest.fixture(scope="module")
+def pinned(source):
+    return [pin(s, f"sources.{i}") for i, s in enumerate(config.load(CONF).sources)]
+
+
+def rows_of(frame) -> dict[tuple, dict]:
+    """Samples by their provenance, as plain values."""
+    import pyarrow as pa
+
+    rows = pa.Table.from_pandas(frame, SAMPLE_SCHEMA, preserve_index=False).to_pylist()
+    found = {(row["source"], row["file"], row["row"]): row for row in rows}
+    assert len(found) == len(rows)
+    return found
+
+
+@pytest.fixture(scope="module")
+def of_job(spark, pinned) -> dict[tuple, dict]:
+    """All the demo's samples as the job reads them."""
+    return {key: row for source in pinned for key, row in rows_of(read(spark, source).toPandas()).items()}
+
+
+def test_all_rows_are_the_jobs_rows(spark, pinned, of_job):
+    sampled = read_sample(spark, pinned, 2000, seed=0)
+    assert sampled.num_rows_read == [136, 93]
+    assert rows_of(sampled.frame) == of_job
+    assert {row["reason"] for row in of_job.values()} == {None, "texts_missing", "ratings"}
+
+
+def test_some_rows_are_some_of_the_jobs_rows(spark, pinned, of_job):
+    """40 of 229 rows: 23.8 and 16.2 of the two sources."""
+    sampled = read_sample(spark, pinned, 40, seed=1)
+    assert sampled.num_rows_read == [24, 16]
+    found = rows_of(sampled.frame)
+    assert len(found) == 40
+    assert all(of_job[key] == row for key, row in found.items())
+    assert {file for _, file, _ in found} == {file.path for source in pinned for file in source.files}
+
+
+def test_the_seed_draws_files(spark, pinned, monkeypatch):
+    monkeypatch.setattr(sampling, "NUM_SLICES", 1)
+    files = [
+        {file for _, file, _ in rows_of(read_sample(spark, pinned[:1], 5, seed).frame)} for seed in (1, 1, 2, 3, 4, 5)
+    ]
+    assert files[0] == files[1]
+    assert {len(drawn) for drawn in files} == {1}
+    assert len(set.union(*files)) > 1
+
+
+def test_bytes_are_bounded(spark, pinned, monkeypatch, of_job):
+    monkeypatch.setattr(sampling, "MAX_BYTES", 500_000)
+    sampled = read_sample(spark, pinned, 2000, seed=0)
+    assert 0 < sum(sampled.num_rows_read) < 229
+    assert len(sampled.frame) == sum(sampled.num_rows_read)
+    images = [image for row in rows_of(sampled.frame).values() for image in row["images"] or []]
+    assert sum(len(image["bytes"] or b"") for image in images) < 1_000_000
+
+
+def test_command_line(spark, source, tmp_path, capsys):
+    arguments = ["--config", CONF, f"processor.path={DEMO}/processor", "--max-samples", "60"]
+    for name in ("one", "two"):
+        assert compare.main([*arguments, "--out", str(tmp_path / name)], spark) == 0
+    printed = capsys.readouterr().out
+    assert "Balanced packing" in printed
+    for file in ("compare.html", "compare.json"):
+        assert (tmp_path / "one" / file).read_bytes() == (tmp_path / "two" / file).read_bytes()
+    figures = json.loads((tmp_path / "one" / "compare.json").read_text())
+    assert sum(source["num_rows_read"] for source in figures["sources"]) == 60
+    # A step has 32 rows: steps of all 229 rows are estimated from these 60.
+    naive = figures["stages"][0]
+    assert naive["num_steps"] == -(-naive["num_rows"] * 229 // (60 * 32))
