@@ -7,11 +7,14 @@ share of samples, then, independently for each sample:
     turns    1 + geometric with the subset's mean
     text     for questions and answers a log-normal (σ 0.5 and 0.8) with the subset's mean per turn, times turns;
              plus 8 tokens of chat template a turn
-    size     of an image: long side log-normal around its category's median (σ 0.4), aspect ratio log-normal (σ 0.3)
-    tiles    sides ⌈side / 512⌉, each at most 4, and one overview if there is more than one; 64 tokens a tile
+    size     of an image: long side log-normal around its category's median (σ 0.4); four in five have a usual format
+             (FORMATS), the rest an aspect ratio log-normal around the square (σ 0.3)
+    tiles    as SmolVLM and nanoVLM cut an image: scaled until its long side is 2,048, then 4 × r tiles in
+             r = ⌈short side / 512⌉ rows, and one overview; 66 tokens a tile, 1 a row and 67 for the overview
     patches  sides of 28 pixels, four 14-pixel patches each, at most 1,280 such squares an image; one token a square
 
-The medians of image sizes and the σ are guesses; all else follows the table. Nothing is fitted to a result.
+The formats' shares, the medians of image sizes and the σ are guesses; all else follows the table. Nothing is fitted
+to a result.
 """
 
 import csv
@@ -23,6 +26,7 @@ import numpy as np
 TABLE = Path(__file__).with_name("finevision_subsets.csv")
 LONG_SIDE = {"Captioning & Knowledge": 800, "Chart & Table": 900, "General VQA": 640, "Grounding & Counting": 800,
              "Mathematics": 500, "Naive OCR": 700, "OCR QA": 1300, "Science": 700, "Text-only": 512}  # fmt: skip
+FORMATS = {3 / 4: 0.4, 2 / 3: 0.2, 0.7071: 0.15, 1.0: 0.15, 9 / 16: 0.1}  # short / long side: share; 0.7071 is A4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,11 +70,12 @@ def draw(num_samples: int, *, seed: int = 0, unit: str = "tiles") -> Samples:
     owner = np.repeat(np.arange(num_samples), images)
     median = np.array([LONG_SIDE[row["category"]] for row in rows])[of[owner]]
     long = median * rng.lognormal(0, 0.4, len(owner))
-    short = long * np.exp(-np.abs(rng.normal(0, 0.3, len(owner))))
+    usual = rng.choice(list(FORMATS), len(owner), p=list(FORMATS.values()))
+    short = long * np.where(rng.random(len(owner)) < 0.8, usual, np.exp(-np.abs(rng.normal(0, 0.3, len(owner)))))
     if unit == "tiles":
-        sides = [np.clip(np.ceil(side / 512), 1, 4) for side in (long, short)]
-        cost = sides[0] * sides[1] + (sides[0] * sides[1] > 1)
-        tokens = 64 * cost
+        num_rows = np.ceil(4 * short / long)
+        cost = 4 * num_rows + 1
+        tokens = (4 * 66 + 1) * num_rows + 67
     else:
         scale = np.minimum(1, np.sqrt(1280 * 28**2 / (long * short)))
         tokens = np.maximum(1, np.floor(long * scale / 28)) * np.maximum(1, np.floor(short * scale / 28))

@@ -30,9 +30,11 @@ def nanovlm(
 ) -> list[list[int]]:
     """nanoVLM's procedure, rebuilt: read a buffer of `buffer_packs` packs' tokens, then knapsack it.
 
-    The buffer's samples, longest first, each go to the least loaded of ⌈tokens / seq_len⌉ + 5 packs where tokens
-    and images fit, else to a new one. Packs that stay empty are not produced.
+    A sample takes one token more than it has, a pad behind it. The buffer's samples, longest first, each go to the
+    least loaded of ⌈tokens / seq_len⌉ + 5 packs where tokens and images fit, else to a new one. Packs that stay empty
+    are not produced. What its training drops first (4,096 tokens or more, more than 4 images) is the caller's business.
     """
+    lengths = lengths + 1
     packs, start, total = [], 0, 0
     for end, length in enumerate(lengths.tolist(), 1):
         total += length
