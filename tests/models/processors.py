@@ -83,7 +83,7 @@ QWEN_TOKENS = ["<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_p
 QWEN_IMAGE = "<|vision_start|><|image_pad|><|vision_end|>"
 
 
-def idefics3(longest_edge: int = 4 * 364, tile: int = 364, **settings):
+def idefics3(longest_edge: int = 3 * 182, tile: int = 182, **settings):
     image = _image_processor(
         "Idefics3ImageProcessor", size={"longest_edge": longest_edge}, max_image_size={"longest_edge": tile}, **settings
     )
@@ -197,7 +197,7 @@ def gemma3():
 # name: how it is made, what its template writes for an image
 FAST: dict[str, tuple[Callable, str]] = {
     "idefics3": (idefics3, "<image>"),
-    "idefics3_uneven": (lambda: idefics3(longest_edge=1000, tile=300), "<image>"),
+    "idefics3_uneven": (lambda: idefics3(longest_edge=500, tile=151), "<image>"),
     "idefics3_whole": (lambda: idefics3(do_image_splitting=False), "<image>"),
     "smolvlm": (smolvlm, "<image>"),
     "qwen2_vl": (qwen2_vl, QWEN_IMAGE),
