@@ -70,8 +70,8 @@ def test_the_fingerprint_is_of_names_and_contents_and_not_of_the_place(folder, t
 
 
 def test_where_one_file_ends_is_part_of_the_fingerprint():
-    one = ProcessorFiles("x", None, (("a", b"1"), ("b", b"23")))
-    other = ProcessorFiles("x", None, (("a", b"12"), ("b", b"3")))
+    one = ProcessorFiles("x", None, (("a", b"1"), ("b", b"2")))
+    other = ProcessorFiles("x", None, (("a", b"1b\x002"),))
     assert one.fingerprint != other.fingerprint
 
 
