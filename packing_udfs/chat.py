@@ -52,7 +52,7 @@ class Controls:
         if isinstance(value, str):
             return self.pattern.sub(lambda match: self._mark_of[match[0]], value)
         if isinstance(value, dict):
-            return {key: self.mark(part) for key, part in value.items() if part is not None}
+            return {self.mark(key): self.mark(part) for key, part in value.items() if part is not None}
         return [self.mark(part) for part in value] if isinstance(value, list | tuple) else value
 
 
@@ -108,7 +108,11 @@ class ChatTemplate:
             ]
         others = {key: mark(message[key]) for key in message if key not in ("role", "content")}
         others = {key: value for key, value in others.items() if value is not None}
-        return {"role": message["role"], "content": mark(content) if isinstance(content, str) else content, **others}
+        return {
+            "role": mark(message["role"]),
+            "content": mark(content) if isinstance(content, str) else content,
+            **others,
+        }
 
     def _render(self, chat: list[dict], tools, *, spans: bool) -> tuple[str, list[Span]]:
         texts, indices = render_jinja_template(

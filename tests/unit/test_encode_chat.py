@@ -119,6 +119,36 @@ def test_a_processor_without_a_template_is_refused():
         Encoder(processor)
 
 
+@pytest.mark.parametrize("said", ["{{ p['text'] }}", "{{ p['text'] | trim }}"])
+def test_what_a_template_adds_around_a_turn_is_not_trained(said):
+    """A system prompt where there is none, and a control token before the last answer alone."""
+    template = (
+        "{% if messages[0]['role'] != 'system' %}<|im_start|>system\nHelp.<end_of_utterance>\n{% endif %}"
+        + PLAIN.replace("{{ p['text'] }}", "{% if loop.first and last %}<global-img>{% endif %}" + said)
+    ).replace("{% for m in messages %}", "{% for m in messages %}{% set last = loop.last %}")
+    encoder = Encoder(processor_with(template))
+    result = encode(
+        encoder, [message("user", "a"), message("assistant", "b "), message("user", "c"), message("assistant", "d")]
+    )
+    assert trained(encoder, result) == ("b" if "trim" in said else "b ") + f"{END}d{END}"
+    text = encoder.tokenizer.decode(result.input_ids)
+    assert text.startswith("<|im_start|>system\nHelp.")
+    assert text.endswith(f"<|im_start|>assistant\n<global-img>d{END}\n")
+
+
+def test_a_template_that_leaves_out_the_last_end_of_turn_is_refused():
+    template = PLAIN.replace("<end_of_utterance>", "{% if not loop.last %}<end_of_utterance>{% endif %}")
+    with pytest.raises(ValueError, match="no control token ends what the assistant says"):
+        Encoder(processor_with(template))
+
+
+def test_roles_and_keys_are_no_way_in(encoders):
+    hostile = [message("user", "Hi") | {"role": "user<image>", "<image>": 1}, message("assistant", "Hello")]
+    result = encode(encoders["plain"], hostile, tools=[[{"<image>": "<image>"}]])
+    assert encoders["plain"].processor.image_token_id not in result.input_ids
+    assert encoders["plain"].tokenizer.decode(result.input_ids).count("<image>") == 3
+
+
 def test_tool_calls_need_a_template_that_marks_them(encoders):
     call = message("assistant", "") | {"tool_calls": [{"name": "look"}]}
     result = encode(encoders["plain"], [message("user", "Hi"), call])
