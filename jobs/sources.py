@@ -102,7 +102,11 @@ def pin(source: Source, field: str) -> PinnedSource:
 
 def read(spark: SparkSession, pinned: PinnedSource, seed: int = 0) -> DataFrame:
     """A pinned source's rows as samples (`contract.SAMPLE_SCHEMA`), with its limit and weight by hash of `seed`."""
-    options = {**_options(pinned.source, pinned.commit), "provenance": "true", "columns": json.dumps(_columns(pinned))}
+    options = {
+        **_options(pinned.source, pinned.commit),
+        "provenance": "true",
+        "columns": json.dumps(columns_of(pinned)),
+    }
     rows = spark.read.format("huggingface").options(**options).load()
     samples = adapters.to_samples(rows, pinned.adapter, pinned.source)
     return with_copies(samples, pinned.source, pinned.num_rows, seed)
@@ -113,8 +117,8 @@ def _options(source: Source, commit: str) -> dict[str, str]:
     return options | ({"config": source.config} if source.config else {})
 
 
-def _columns(pinned: PinnedSource) -> list[str]:
-    """The columns to read."""
+def columns_of(pinned: PinnedSource) -> list[str]:
+    """The columns of a source that its adapter reads, as they are spelt there."""
     return list(dict.fromkeys(field.path[0] for field in pinned.adapter.fields))
 
 
@@ -157,7 +161,7 @@ def _count(opened: HuggingFaceSource, field: str, pinned: PinnedSource) -> tuple
     addresses = read_files(opened)
     sizes = [fs.info(str(file).removeprefix("hf://"))["size"] for file in _all_files(opened, pinned.source.split)]
     features = opened.streaming_dataset.features
-    wanted = Features({name: features[name] for name in _columns(pinned)})
+    wanted = Features({name: features[name] for name in columns_of(pinned)})
 
     def describe(address: str) -> int:
         try:
