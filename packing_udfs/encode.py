@@ -80,7 +80,7 @@ class Encoder:
                 f"processor: the image placeholder {processor.image_token!r} must be an added token that keeps the "
                 "text beside it (lstrip, rstrip, normalized and single_word all false)"
             )
-        self._images = lru_cache(maxsize=1 << 16)(self._expand)
+        self._images = lru_cache(maxsize=1 << 13)(self._expand)
         self._check_against_processor()
 
     def expand(self, size: Size) -> ImageTokens:

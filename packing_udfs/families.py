@@ -17,6 +17,7 @@ images of a sample depend on each other), and its processor's name in `FAMILIES`
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Protocol
 
 import numpy as np
@@ -59,11 +60,11 @@ class Family(Protocol):
 
 
 class _FromSizes:
-    """A family that knows what the processor writes. Texts are few (a few hundred tilings), so their ids are kept."""
+    """A family that knows what the processor writes. Many sizes share a text, so the ids of texts are kept."""
 
     def __init__(self, processor):
         self.processor = processor
-        self._ids: dict[str, tuple[np.ndarray, int]] = {}
+        self._read = lru_cache(maxsize=1024)(self._read_text)
 
     def expand(self, sizes: tuple[Size, ...]) -> list[ImageTokens]:
         return [self.image(size) for size in sizes]
@@ -73,10 +74,11 @@ class _FromSizes:
         raise NotImplementedError
 
     def _tokens(self, text: str, vision_cost: int) -> ImageTokens:
-        if text not in self._ids:
-            ids = np.asarray(self.processor.tokenizer(text, add_special_tokens=False)["input_ids"], np.int32)
-            self._ids[text] = ids, int((ids == self.processor.image_token_id).sum())
-        return ImageTokens(*self._ids[text], vision_cost)
+        return ImageTokens(*self._read(text), vision_cost)
+
+    def _read_text(self, text: str) -> tuple[np.ndarray, int]:
+        ids = np.asarray(self.processor.tokenizer(text, add_special_tokens=False)["input_ids"], np.int32)
+        return ids, int((ids == self.processor.image_token_id).sum())
 
 
 class Idefics3(_FromSizes):
