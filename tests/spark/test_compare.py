@@ -2,6 +2,7 @@
 
 import json
 
+import pyarrow as pa
 import pytest
 
 from jobs import compare, sampling
@@ -21,8 +22,6 @@ def pinned(source):
 
 def rows_of(frame) -> dict[tuple, dict]:
     """Samples by their provenance, as plain values."""
-    import pyarrow as pa
-
     rows = pa.Table.from_pandas(frame, SAMPLE_SCHEMA, preserve_index=False).to_pylist()
     found = {(row["source"], row["file"], row["row"]): row for row in rows}
     assert len(found) == len(rows)
@@ -84,3 +83,26 @@ def test_command_line(spark, source, tmp_path, capsys):
     # A step has 32 rows: steps of all 229 rows are estimated from these 60.
     naive = figures["stages"][0]
     assert naive["num_steps"] == -(-naive["num_rows"] * 229 // (60 * 32))
+
+
+def test_any_format_adapter_and_weight(spark, api):
+    """Ten conversations in a JSONL file, each used twice and some a third time."""
+    rows = [{"messages": [{"role": "user", "content": f"{i}?"}, {"role": "assistant", "content": "Yes."}]}
+            for i in range(10)]  # fmt: skip
+    lines = "\n".join(map(json.dumps, rows)).encode()
+    api.create_repo("user/compare-jsonl", repo_type="dataset")
+    api.upload_file(
+        path_or_fileobj=lines, path_in_repo="train.jsonl", repo_id="user/compare-jsonl", repo_type="dataset"
+    )
+    pinned = pin(config.Source(repo="user/compare-jsonl", weight=2.5), "sources.0")
+    of_job = read(spark, pinned, 3).toPandas()
+    sampled = read_sample(spark, [pinned], 100, seed=3)
+    assert sampled.num_rows_read == [10]
+    assert 20 < len(sampled.frame) < 30
+
+    def plain(frame) -> list[dict]:
+        table = pa.Table.from_pandas(frame, SAMPLE_SCHEMA, preserve_index=False)
+        return table.sort_by([("row", "ascending"), ("copy", "ascending")]).to_pylist()
+
+    assert plain(sampled.frame) == plain(of_job)
+    assert read_sample(spark, [pinned], 4, seed=3).num_rows_read == [4]
