@@ -43,10 +43,13 @@ bench: setup ## the benchmarks; one: make bench BENCH=packing
 	$(BIN)/pip install --quiet --disable-pip-version-check $(PIP_ARGS) -c constraints.txt -e '.[bench]'
 	$(BIN)/python -m tests.bench $(BENCH)
 
+compare: setup ## padding and packing side by side, drawn on the demo: artifacts/compare/
+	$(BIN)/python -m jobs.demo.compare --out artifacts/compare
+
 hub: setup ## serve the local Hub of `make run`
 	$(BIN)/python -m jobs.local_hub .local_hub
 
 clean: ## remove what the other targets made
-	rm -rf $(VENV) .local_hub .pytest_cache .hypothesis .ruff_cache build dist *.egg-info
+	rm -rf $(VENV) .local_hub artifacts compare .pytest_cache .hypothesis .ruff_cache build dist *.egg-info
 
-.PHONY: help setup run test test-slow lint fmt bench hub clean
+.PHONY: help setup run test test-slow lint fmt bench compare hub clean
