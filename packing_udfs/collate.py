@@ -16,6 +16,10 @@ from its zeros), `segment_ids` (FlexAttention's mask functions) or `block_mask` 
 
 Labels are unshifted, as transformers' models take them; a sample's first token is never a target, so no shift can
 teach the end of one sample to predict the start of the next.
+
+A batch without images would leave the vision tower out, and where its parameters are sharded the other ranks would
+wait for it forever. `Blank` puts one small image behind the last sample of a row, in its padding: nothing of it is
+learned and no sample sees it.
 """
 
 from collections.abc import Sequence
@@ -27,29 +31,53 @@ from packing_udfs.contract import IGNORE_INDEX, ContractError
 from packing_udfs.images import ImageError, decode
 
 
-def collate(packs: Sequence[dict], seq_len: int, *, processor=None, pad_token_id: int = 0, images: str = "pil") -> dict:
+def collate(
+    packs: Sequence[dict],
+    seq_len: int,
+    *,
+    processor=None,
+    pad_token_id: int = 0,
+    images: str | None = "pil",
+    blank: "Blank | None" = None,
+    mrope=None,
+) -> dict:
     """A batch of `packs`, as `packing_udfs.row_groups.Packs` gives them.
 
     B packs, S = seq_len, N images in the batch:
     input_ids, labels, attention_mask, position_ids: int64 [B, S]; labels are -100 in padding.
     segment_ids: int32 [B, S]. cu_seqlens: int32 [number of sequences + 1]. max_seqlen: int, the longest sequence.
-    sample_ids: list of B int64 [num_samples]; sample_sources: list of B lists of str.
-    num_label_tokens: int64 [B], to weight a loss over ranks. is_padding: bool [B], packs that only fill a step.
-    image_sizes: int32 [N, 2], (height, width) in pixels.
-    images: list of B lists, PIL images (images="pil") or encoded bytes ("bytes"); absent with None or a processor.
+    sample_ids, sample_sources: B lists of ints, of strs. num_label_tokens: int64 [B], to weight a loss over ranks.
+    is_padding: bool [B], packs that only fill a step. image_sizes: int32 [N, 2], (height, width) in pixels.
+    images: B lists of PIL images (images="pil") or of pyarrow.Buffer ("bytes": encoded, bytes-like, no copy, so each
+        keeps its row group in memory; `bytes(buffer)` to keep one). Absent with None or a processor.
     With `processor`: what its image processor returns for the images, a row of tiles a pack where the model takes
     them so (Idefics3: pixel_values [B, tiles, 3, H, W]) and else all in one; absent when there is no image.
+    With `blank`, a batch without images has one; S is larger where no row's padding has room for it.
+    With `mrope`, a `packing_udfs.positions.MRope`, position_ids are int64 [4, B, S], as Qwen2-VL's kin takes them.
 
     Raises ContractError for an image that does not decode or has another size than the pack says, ValueError for a
     pack longer than seq_len.
     """
+    is_blank = blank is not None and not any(len(pack["images"]) for pack in packs)
+    lengths = [len(pack["input_ids"]) for pack in packs]
+    shortest = lengths.index(min(lengths))
+    if is_blank:
+        blank_at = slice(lengths[shortest], lengths[shortest] + len(blank.ids))
+        seq_len = max(seq_len, blank_at.stop)
     batch = _tokens(packs, seq_len, pad_token_id)
-    batch["sample_ids"] = [pack["sample_ids"].clone() for pack in packs]
+    if mrope is not None:
+        from packing_udfs.positions import stacked
+
+        batch["position_ids"] = stacked(mrope, batch["position_ids"], packs)
+    batch["sample_ids"] = [np.asarray(pack["sample_ids"]).tolist() for pack in packs]
     batch["sample_sources"] = [pack["sample_sources"] for pack in packs]
     batch["num_label_tokens"] = torch.tensor([pack["num_label_tokens"] for pack in packs])
     batch["is_padding"] = torch.tensor([pack.get("is_padding", False) for pack in packs])
-    batch["image_sizes"] = torch.cat([pack["image_sizes"] for pack in packs])
-    if processor is not None:
+    batch["image_sizes"] = torch.from_numpy(np.concatenate([np.asarray(pack["image_sizes"]) for pack in packs]))
+    if is_blank:
+        batch["input_ids"][shortest, blank_at] = torch.from_numpy(blank.ids)
+        batch |= pixels(processor, [[blank.image] if i == shortest else [] for i in range(len(packs))], **blank.options)
+    elif processor is not None:
         batch |= pixels(processor, [decode_images(pack) for pack in packs])
     elif images == "pil":
         batch["images"] = [decode_images(pack) for pack in packs]
@@ -63,33 +91,43 @@ def _tokens(packs: Sequence[dict], seq_len: int, pad_token_id: int) -> dict:
     shape = (len(packs), seq_len)
     input_ids = np.full(shape, pad_token_id, np.int64)
     labels = np.full(shape, IGNORE_INDEX, np.int64)
-    segment_ids = np.zeros(shape, np.int32)
-    position_ids = np.empty(shape, np.int64)
-    lengths = []
+    lengths, segments = [np.zeros(0, np.int64)], [np.zeros(0, np.int32)]
     for i, pack in enumerate(packs):
         num_tokens = len(pack["input_ids"])
         if num_tokens > seq_len:
             raise ValueError(f"{_where(pack)}: {num_tokens} tokens, seq_len={seq_len}: use the one it was packed with")
-        input_ids[i, :num_tokens] = pack["input_ids"].numpy()
-        labels[i, :num_tokens] = pack["labels"].numpy()
-        of_pack = pack["sample_lengths"].numpy().astype(np.int64)
-        segment_ids[i, :num_tokens] = np.repeat(np.arange(1, len(of_pack) + 1), of_pack)
+        input_ids[i, :num_tokens] = pack["input_ids"]
+        labels[i, :num_tokens] = pack["labels"]
+        lengths.append(np.asarray(pack["sample_lengths"]))
+        segments.append(np.arange(1, len(lengths[-1]) + 1, dtype=np.int32))
         if num_tokens < seq_len:
-            of_pack = np.append(of_pack, seq_len - num_tokens)
-        position_ids[i] = np.arange(seq_len) - np.repeat(of_pack.cumsum() - of_pack, of_pack)
-        lengths.append(of_pack)
-    cu_seqlens = np.concatenate([[0], np.concatenate(lengths).cumsum()]).astype(np.int32)
+            lengths.append(np.array([seq_len - num_tokens]))
+            segments.append(np.zeros(1, np.int32))
+    lengths = np.concatenate(lengths)
+    ends = lengths.cumsum()
+    segment_ids = np.concatenate(segments).repeat(lengths).reshape(shape)
     arrays = {
         "input_ids": input_ids,
         "labels": labels,
         "attention_mask": (segment_ids > 0).astype(np.int64),
-        "position_ids": position_ids,
+        "position_ids": (np.arange(segment_ids.size) - (ends - lengths).repeat(lengths)).reshape(shape),
         "segment_ids": segment_ids,
-        "cu_seqlens": cu_seqlens,
+        "cu_seqlens": np.concatenate([[0], ends]).astype(np.int32),
     }
-    return {name: torch.from_numpy(array) for name, array in arrays.items()} | {
-        "max_seqlen": int(np.diff(cu_seqlens).max())
-    }
+    return {name: torch.from_numpy(array) for name, array in arrays.items()} | {"max_seqlen": int(lengths.max())}
+
+
+class Blank:
+    """The image that a batch without images is given: a white one in a grid as small as the processor makes."""
+
+    def __init__(self, processor):
+        from PIL import Image
+
+        image_processor = processor.image_processor
+        self.options = {"do_image_splitting": False} if hasattr(image_processor, "do_image_splitting") else {}
+        self.image = Image.new("RGB", (64, 64), "white")
+        encoded = processor(text=[processor.image_token], images=[[self.image]], **self.options)
+        self.ids = np.asarray(encoded["input_ids"][0], np.int64)
 
 
 def block_mask(segment_ids: torch.Tensor) -> torch.Tensor:
@@ -106,9 +144,9 @@ def decode_images(pack: dict) -> list:
     """The pack's images as PIL images, RGB, upright. Raises ContractError naming the pack when one does not decode or
     is not of the size in `image_sizes`: its placeholders would not fit its pixels."""
     decoded = []
-    for i, (data, size) in enumerate(zip(pack["images"], pack["image_sizes"].tolist(), strict=True)):
+    for i, (data, size) in enumerate(zip(pack["images"], np.asarray(pack["image_sizes"]).tolist(), strict=True)):
         try:
-            image = decode(data)
+            image = decode(bytes(data))
         except ImageError as error:
             raise ContractError(f"{_where(pack)}: image {i} does not decode: {error}") from error
         if [image.height, image.width] != size:
@@ -120,7 +158,7 @@ def decode_images(pack: dict) -> list:
     return decoded
 
 
-def pixels(processor, images: Sequence[list]) -> dict:
+def pixels(processor, images: Sequence[list], **options) -> dict:
     """What the processor's image processor makes of the images of each pack: the tensors its model takes.
 
     A processor whose model takes images by batch row (it returns a `pixel_attention_mask`) is given one list a pack, a
@@ -131,8 +169,8 @@ def pixels(processor, images: Sequence[list]) -> dict:
     image_processor = processor.image_processor
     by_row = "pixel_attention_mask" in image_processor.model_input_names
     given = list(images) if by_row else [image for of_pack in images for image in of_pack]
-    return dict(image_processor(images=given, return_tensors="pt"))
+    return dict(image_processor(images=given, return_tensors="pt", **options))
 
 
 def _where(pack: dict) -> str:
-    return f"{pack['file']} row group {pack['row_group']} row {pack['row']}"
+    return "{file} row group {row_group} row {row}".format(**pack)

@@ -1,13 +1,15 @@
 """Byte ranges of files in a Hub repository, a local folder or any fsspec URL, through faults that pass.
 
-One loop serves all of them: ask for a range, keep what arrives, and after a fault that may pass (429, 5xx, reset,
-timeout, a body that ends early) wait and ask for the rest, from the last byte on. Waits double up to `MAX_WAIT`, or are
-what Retry-After says. Without a new byte for `retry_seconds`, or at once for what no wait mends (no access, no such
-file), it raises FetchError. Cost: one request a range; on the Hub the first range of a file pays the redirect to the
-storage behind it, whose signed URL is then used directly until it is refused.
+One loop serves all of them: ask, keep what arrives, and after a fault that may pass (429, 5xx, reset, timeout, a body
+that ends early) wait and ask for the rest, from the last byte on. Waits double up to `MAX_WAIT`, or are what
+Retry-After says. Without a new byte for `retry_seconds`, or at once for what no wait mends (no access, no such file),
+it raises FetchError. Cost: one request a range; on the Hub the first range of a file pays the redirect to the storage
+behind it, whose signed URL is then used directly until it is refused. Whole small files of a Hub repository are one
+request a node: they are kept in huggingface_hub's folder for assets, by commit.
 
 Rejected: fsspec for the Hub too (a listing for every forked worker, two requests a range, a broken range starts over),
-and pyarrow's dataset scanner (no prefetch by default, buffers that are never released, aborts when left early).
+`hf_hub_download` for the small files (two requests each, by every rank that starts before the first has them), and
+pyarrow's dataset scanner (no prefetch by default, buffers that are never released, aborts when left early).
 """
 
 import logging
@@ -17,20 +19,23 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
+from pathlib import Path
+from typing import TypeVar
 from urllib.parse import urlsplit
 
 import fsspec
-from huggingface_hub import HfApi, get_hf_file_metadata, hf_hub_download, hf_hub_url
-from huggingface_hub.errors import (
-    EntryNotFoundError,
-    HfHubHTTPError,
-    HTTPError,
-    LocalEntryNotFoundError,
-    OfflineModeIsEnabled,
+import pyarrow as pa
+from huggingface_hub import HfApi, cached_assets_path, constants, hf_hub_url
+from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, HTTPError, OfflineModeIsEnabled
+from huggingface_hub.utils import (
+    WeakFileLock,
+    build_hf_headers,
+    get_session,
+    hf_raise_for_status,
+    validate_repo_id,
 )
-from huggingface_hub.utils import build_hf_headers, get_session, hf_raise_for_status, validate_repo_id
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -41,7 +46,8 @@ _WORTH_SAYING = 5.0  # seconds of wait from which on it is logged
 _PASSING_STATUS = frozenset({408, 425, 429, 500, 502, 503, 504})
 _REFUSED_STATUS = frozenset({400, 401, 403, 404, 410})  # how storage answers to a signed URL that has expired
 _COMMIT = re.compile(r"[0-9a-f]{40}")
-_NEVER_PASSES = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError, OfflineModeIsEnabled)
+_HUB_URL = re.compile(r"hf://datasets/([^/@]+/[^/@]+)(?:@([^/@]+))?/?")
+_NEVER_PASSES = (PermissionError, IsADirectoryError, NotADirectoryError, OfflineModeIsEnabled)
 
 
 class FetchError(OSError):
@@ -114,36 +120,84 @@ class Patience:
         self._stop.wait(wait)
 
 
-class Source(Protocol):
+class Source:
     """Where a dataset's files are. Picklable; connections are made by the process that uses them."""
 
     name: str
+    retry_seconds: float
+    passing: tuple[type[Exception], ...] = ()  # faults that may pass, beside those of HTTP
+    num_threads = 8  # ranges to ask for at a time: enough to fill a link at 50 ms a request
 
     def read_file(self, path: str) -> bytes:
         """A whole small file. Raises FileNotFoundError when there is none, FetchError when it cannot be had."""
-        ...
+        raise NotImplementedError
 
     def list_files(self, folder: str) -> list[tuple[str, int]]:
         """(path, bytes) of the Parquet files below a folder, sorted."""
-        ...
+        raise NotImplementedError
 
-    def read(self, path: str, offset: int, length: int, stop: Stop) -> bytes | bytearray:
+    def _chunks(self, path: str, offset: int, length: int) -> Iterator[bytes | pa.Buffer]:
+        """A range's bytes as they come."""
+        raise NotImplementedError
+
+    def read(self, path: str, offset: int, length: int, stop: Stop) -> pa.Buffer:
         """`length` bytes of a file from `offset` on. Raises FetchError, or AbandonedError when `stop` is set."""
-        ...
+        whole, view, done = None, None, 0
+
+        def rest(patience: Patience) -> pa.Buffer:
+            nonlocal whole, view, done
+            for chunk in self._chunks(path, offset + done, length - done):
+                if stop.is_set():
+                    raise AbandonedError
+                if len(chunk) > length - done:
+                    raise FetchError(f"{self.name}: {path}: more bytes than were asked for")
+                if len(chunk) == length:
+                    return pa.py_buffer(chunk)  # all at once, as files come: no copy
+                if whole is None:
+                    whole = pa.allocate_buffer(length)  # Arrow's pool takes memory back, malloc gives it to the system
+                    view = memoryview(whole).cast("B")
+                view[done : done + len(chunk)] = chunk
+                done += len(chunk)
+                patience.progress()
+            if done < length:
+                raise _PassingError(f"the body ended {length - done} bytes early")
+            return whole
+
+        try:
+            return self._retried(f"{path}, bytes {offset}–{offset + length - 1}", rest, stop)
+        except FileNotFoundError as fault:  # the manifest names it
+            raise FetchError(f"{self.name}: {path}: FileNotFoundError: {fault}") from fault
+
+    def _retried(self, what: str, attempt: Callable[[Patience], T], stop: Stop | None = None) -> T:
+        """`attempt` until it returns: the loop of the module docstring."""
+        patience = Patience(self.retry_seconds, stop or Stop(), f"{self.name}: {what}")
+        while True:
+            try:
+                return attempt(patience)
+            except (FetchError, FileNotFoundError):
+                raise
+            except EntryNotFoundError as fault:
+                raise FileNotFoundError(f"{self.name}: {what}: no such file") from fault
+            except _NEVER_PASSES as fault:
+                raise FetchError(f"{self.name}: {what}: {type(fault).__name__}: {fault}") from fault
+            except HfHubHTTPError as fault:
+                if fault.response.status_code not in _PASSING_STATUS:
+                    raise FetchError(f"{self.name}: {what}: {fault}") from fault
+                patience.wait(_PassingError(str(fault), _asked_wait(fault.response.headers)))
+            except (HTTPError, _PassingError, *self.passing) as fault:
+                patience.wait(fault)
 
 
-def open_source(repo_or_path: str, revision: str | None = None, *, retry_seconds: float) -> "Source":
+def open_source(repo_or_path: str, revision: str | None = None, *, retry_seconds: float) -> Source:
     """The source that a name stands for: a local folder, `owner/name` or `hf://datasets/owner/name[@revision]` on the
     Hub, or any other fsspec URL. Raises ValueError for anything else."""
     text = os.fspath(repo_or_path)
     if text.startswith("hf://"):
-        kind, _, rest = text.removeprefix("hf://").partition("/")
-        repo, at, inline = rest.rstrip("/").partition("@")
-        if kind != "datasets" or repo.count("/") != 1 or "/" in inline:
+        if not (found := _HUB_URL.fullmatch(text)):
             raise ValueError(f"{text!r}: must be hf://datasets/owner/name, with @revision behind it if wanted")
-        if at and revision not in (None, inline):
+        if found[2] and revision not in (None, found[2]):
             raise ValueError(f"{text!r} and revision={revision!r}: two revisions; give one")
-        return HubSource(repo, inline or revision or "main", retry_seconds)
+        return HubSource(found[1], found[2] or revision or "main", retry_seconds)
     if "://" in text or os.path.isdir(text):
         if revision is not None:
             raise ValueError(f"revision={revision!r}: only repositories on the Hub have revisions, {text!r} is none")
@@ -154,42 +208,19 @@ def open_source(repo_or_path: str, revision: str | None = None, *, retry_seconds
     return HubSource(text, revision or "main", retry_seconds)
 
 
-def _read_range(source, path: str, offset: int, length: int, stop: Stop) -> bytes | bytearray:
-    """The loop of the module docstring over `source._chunks`, which yields bytes or raises."""
-    buffer, done = bytearray(), 0
-    patience = Patience(source.retry_seconds, stop, f"{source.name}: {path}, bytes {offset}–{offset + length - 1}")
-    while done < length:
-        try:
-            for chunk in source._chunks(path, offset + done, length - done):
-                if stop.is_set():
-                    raise AbandonedError
-                if len(chunk) > length - done:
-                    raise FetchError(f"{source.name}: {path}: more bytes than were asked for")
-                if len(chunk) == length:
-                    return chunk  # all at once, as files come: no copy
-                buffer = buffer or bytearray(length)
-                buffer[done : done + len(chunk)] = chunk
-                done += len(chunk)
-                patience.progress()
-            if done < length:
-                raise _PassingError(f"the body ended {length - done} bytes early")
-        except FetchError:
-            raise
-        except _NEVER_PASSES as fault:
-            raise FetchError(f"{source.name}: {path}: {type(fault).__name__}: {fault}") from fault
-        except (HTTPError, _PassingError, *source.passing) as fault:
-            patience.wait(fault)
-    return buffer
-
-
 @dataclass
-class FsspecSource:
+class FsspecSource(Source):
     """A local folder or any URL that fsspec opens."""
 
     name: str
     retry_seconds: float
     passing = (OSError,)
     _opened: tuple | None = field(default=None, init=False, repr=False)
+
+    def __post_init__(self):
+        self._is_local = "://" not in self.name
+        if self._is_local:
+            self.num_threads = 2  # one reads while one parses; more only contend for memory
 
     def __getstate__(self):
         return {**self.__dict__, "_opened": None}
@@ -210,120 +241,126 @@ class FsspecSource:
         prefix = len(root.rstrip("/")) + 1
         return sorted((path[prefix:], info["size"]) for path, info in found.items() if path.endswith(".parquet"))
 
-    def read(self, path: str, offset: int, length: int, stop: Stop) -> bytes | bytearray:
-        return _read_range(self, path, offset, length, stop)
-
     def _chunks(self, path: str, offset: int, length: int) -> Iterator[bytes]:
-        fs, root = self._open()
-        chunk = fs.cat_file(f"{root}/{path}", start=offset, end=offset + length)
+        if self._is_local:
+            with pa.OSFile(f"{self.name}/{path}") as file:
+                file.seek(offset)
+                chunk = file.read_buffer(length)
+        else:
+            fs, root = self._open()
+            chunk = fs.cat_file(f"{root}/{path}", start=offset, end=offset + length)
         if len(chunk) < length:
             raise FetchError(f"{self.name}: {path}: ends {length - len(chunk)} bytes before the manifest says")
         yield chunk
 
 
 @dataclass
-class HubSource:
+class HubSource(Source):
     """A dataset repository on the Hub at one commit."""
 
     repo: str
     revision: str
     retry_seconds: float
-    passing = ()
     _signed: dict[str, str] = field(default_factory=dict, init=False, repr=False)
 
     @property
     def name(self) -> str:
         return f"hf://datasets/{self.repo}@{self.revision[:12]}"
 
+    @property
+    def is_pinned(self) -> bool:
+        return _COMMIT.fullmatch(self.revision) is not None
+
     def __getstate__(self):
         return {**self.__dict__, "_signed": {}}
 
     def pin(self, path: str) -> None:
-        """Set `revision` to the commit it stands for. `path`: a file that is asked about, whose limits are wider than
-        the API's; without it the API is asked. A full commit hash costs no request."""
-        if _COMMIT.fullmatch(self.revision):
+        """Set `revision` to the commit that it stands for: the one of file `path`, which is kept; of the repository
+        where there is no such file. A full commit hash costs no request."""
+        if self.is_pinned:
             return
-
-        def commit() -> str | None:
-            url = hf_hub_url(self.repo, path, repo_type="dataset", revision=self.revision)
-            try:
-                return get_hf_file_metadata(url, timeout=READ_TIMEOUT).commit_hash
-            except EntryNotFoundError:
-                return HfApi().dataset_info(self.repo, revision=self.revision, timeout=READ_TIMEOUT).sha
-
-        found = self._retried(commit, f"revision {self.revision}")
-        if not found:
+        try:
+            data, commit = self._retried(f"revision {self.revision}", lambda _: self._whole(path))
+        except FileNotFoundError:
+            info = self._retried("its head", lambda _: HfApi().dataset_info(self.repo, revision=self.revision))
+            data, commit = None, info.sha
+        if not _COMMIT.fullmatch(commit or ""):
             raise FetchError(f"{self.name}: the server names no commit for revision {self.revision!r}")
-        self.revision = found
+        self.revision = commit
+        if data is not None:
+            _keep(self._kept(path), data)
 
     def read_file(self, path: str) -> bytes:
-        """Through huggingface_hub's cache on disk, which the ranks of a node share."""
+        """One request a node: the first rank that asks keeps it for the others. `revision` must be a commit."""
+        kept = self._kept(path)
+        if not kept.exists():
+            with WeakFileLock(f"{kept}.lock"):
+                if not kept.exists():
+                    _keep(kept, self._retried(path, lambda _: self._whole(path))[0])
+        return kept.read_bytes()
 
-        def download() -> str:
-            try:
-                return hf_hub_download(self.repo, path, repo_type="dataset", revision=self.revision)
-            except LocalEntryNotFoundError as fault:  # how a failed request is reported when nothing is cached
-                raise _PassingError(str(fault)) from fault
+    def _kept(self, path: str) -> Path:
+        assets = constants.HF_ASSETS_CACHE
+        folder = cached_assets_path("packing-udfs", namespace=self.repo, subfolder=self.revision, assets_dir=assets)
+        return folder / path.replace("/", "--")
 
-        with open(self._retried(download, path), "rb") as file:
-            return file.read()
+    def _whole(self, path: str) -> tuple[bytes, str | None]:
+        """(the file, the commit that it is of)."""
+        with self._get(path) as answer:
+            _check(f"{self.name}: {path}", answer, 200)
+            first = answer.history[0] if answer.history else answer
+            return answer.read(), first.headers.get("X-Repo-Commit")
 
     def list_files(self, folder: str) -> list[tuple[str, int]]:
-        def listed() -> list[tuple[str, int]]:
+        def listed(_) -> list[tuple[str, int]]:
             tree = HfApi().list_repo_tree(
                 self.repo, folder or None, recursive=True, revision=self.revision, repo_type="dataset"
             )
             return sorted((item.path, item.size) for item in tree if item.path.endswith(".parquet"))
 
-        return self._retried(listed, f"files of {folder}/")
-
-    def _retried(self, call: Callable[[], T], what: str) -> T:
-        patience = Patience(self.retry_seconds, Stop(), f"{self.name}: {what}")
-        while True:
-            try:
-                return call()
-            except EntryNotFoundError as fault:
-                raise FileNotFoundError(f"{self.name}: {what}: no such file") from fault
-            except HfHubHTTPError as fault:
-                if fault.response.status_code not in _PASSING_STATUS:
-                    raise FetchError(f"{self.name}: {what}: {fault}") from fault
-                patience.wait(_PassingError(str(fault), _asked_wait(fault.response.headers)))
-            except (HTTPError, _PassingError) as fault:
-                patience.wait(fault)
-
-    def read(self, path: str, offset: int, length: int, stop: Stop) -> bytes | bytearray:
-        return _read_range(self, path, offset, length, stop)
+        return self._retried(f"files of {folder}/", listed)
 
     def _chunks(self, path: str, offset: int, length: int) -> Iterator[bytes]:
+        with self._get(path, Range=f"bytes={offset}-{offset + length - 1}") as answer:
+            _check(f"{self.name}: {path}", answer, 206)
+            start = answer.headers.get("Content-Range", "").removeprefix("bytes ").partition("-")[0]
+            if start != str(offset):
+                raise FetchError(f"{self.name}: {path}: asked for byte {offset} on, got {start or 'no Content-Range'}")
+            yield from answer.iter_raw()
+
+    @contextmanager
+    def _get(self, path: str, **headers: str):
+        """The answer to a request for a file, from its storage where that is known. Raises for faults that pass."""
         signed = self._signed.get(path)
         resolve = hf_hub_url(self.repo, path, repo_type="dataset", revision=self.revision)
         url = signed or resolve
-        headers = {"Range": f"bytes={offset}-{offset + length - 1}", "Accept-Encoding": "identity"}
+        headers["Accept-Encoding"] = "identity"
         if urlsplit(url)[:2] == urlsplit(resolve)[:2]:  # a token never leaves the Hub
-            headers = build_hf_headers(library_name="packing-udfs") | headers
+            headers |= build_hf_headers(library_name="packing-udfs")
         with get_session().stream("GET", url, headers=headers, timeout=READ_TIMEOUT, follow_redirects=True) as answer:
             if signed and answer.status_code in _REFUSED_STATUS:
                 self._signed.pop(path, None)
                 raise _PassingError(f"{answer.status_code} for a signed URL, which has expired", wait=1e-3)
             if answer.status_code in _PASSING_STATUS:
                 raise _PassingError(f"{answer.status_code} {answer.reason_phrase}", _asked_wait(answer.headers))
-            _check_range(self, path, offset, answer)
-            if answer.history:
+            if answer.history and answer.status_code == 206:
                 self._signed[path] = str(answer.url)
-            yield from answer.iter_raw()
+            yield answer
 
 
-def _check_range(source: HubSource, path: str, offset: int, answer) -> None:
-    if answer.status_code != 206:
+def _keep(path: Path, data: bytes) -> None:
+    """Write whole or not at all: other processes look without a lock."""
+    draft = path.with_name(f"{path.name}.{os.getpid()}-{threading.get_ident()}")
+    draft.write_bytes(data)
+    draft.replace(path)
+
+
+def _check(where: str, answer, status: int) -> None:
+    """Raise for an answer that is not of `status`."""
+    if answer.status_code != status:
         answer.read()  # the server's own words go into the error
-        try:
-            hf_raise_for_status(answer)
-        except HfHubHTTPError as fault:
-            raise FetchError(f"{source.name}: {path}: {fault}") from fault
-        raise FetchError(f"{source.name}: {path}: the server sends whole files only (status {answer.status_code})")
-    start = answer.headers.get("Content-Range", "").removeprefix("bytes ").partition("-")[0]
-    if start != str(offset):
-        raise FetchError(f"{source.name}: {path}: asked for byte {offset} on, got {start or 'no Content-Range'}")
+        hf_raise_for_status(answer)
+        raise FetchError(f"{where}: the server sends whole files only (status {answer.status_code})")
 
 
 def _asked_wait(headers) -> float | None:

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from packing_udfs import contract
 from packing_udfs.fetch import Source, Stop
 from packing_udfs.manifest import Manifest
-from packing_udfs.row_groups import NUM_THREADS, parse_footer
+from packing_udfs.row_groups import parse_footer
 from packing_udfs.shard_file import PARQUET_TAIL, row_group_span
 
 _GUESS = 64 << 10  # bytes from the end of a file that hold its footer, mostly
@@ -45,7 +45,7 @@ def manifest_from_footers(source: Source, split: str) -> Manifest:
         MissingManifestWarning,
         stacklevel=4,
     )
-    with ThreadPoolExecutor(NUM_THREADS) as threads:
+    with ThreadPoolExecutor(source.num_threads) as threads:
         tails = list(threads.map(lambda file: _read_tail(source, *file), files))
     rows, seq_len, seen = [], 1, []
     for (path, num_bytes), tail in zip(files, tails, strict=True):

@@ -1,12 +1,29 @@
-"""Where the next iteration of a dataset starts, known to every process that iterates it.
+"""Steps, workers and resuming: what every dataset here has in common, whatever its batches are.
 
-`set_epoch` and `load_state_dict` are called in the training loop's process, but iterations begin in DataLoader workers,
-which may have been started long before (persistent workers). Five integers in shared memory tell them; they cost
-nothing per batch. Rejected: an attribute of the dataset (persistent workers keep the copy that they started with), and
-taking a loaded position away when an iteration begins (a look at the first batch would lose it).
+A position is two integers, an epoch and the micro-batches done in it. `set_epoch` and `load_state_dict` are called in
+the training loop's process, but iterations begin in DataLoader workers, which may have been started long before
+(persistent workers). Five integers in shared memory tell them; they cost nothing per batch. Rejected: an attribute of
+the dataset (persistent workers keep the copy that they started with), and taking a loaded position away when an
+iteration begins (a look at the first batch would lose it).
+
+DataLoader takes batches from its workers in turn, so micro-batch j of a step always belongs to worker j mod workers,
+and the order of batches does not depend on their number.
 """
 
+import logging
+from collections.abc import Iterator
+from contextlib import closing
+
 import torch
+from torch.utils.data import IterableDataset, get_worker_info
+
+log = logging.getLogger(__name__)
+
+STATE_VERSION = 1
+
+
+class StateError(ValueError):
+    """A state that does not belong to this dataset, or that cannot be had here; the message says what differs."""
 
 
 class SharedPosition:
@@ -53,3 +70,115 @@ class SharedPosition:
 def _token(worker) -> int:
     """What the workers of one iteration have in common, and -1 outside workers."""
     return -1 if worker is None else worker.seed - worker.id
+
+
+class StepDataset(IterableDataset):
+    """Batches that belong to steps, this rank's part of them, and a state after each: `batch["state"]`.
+
+    A rank's part of a step is `num_lanes` packs, in micro-batches. A subclass gives `num_steps`, `_identity()` (what a
+    state must agree with, by name) and `_batches(epoch, first, every)` (micro-batches first, first + every, … of an
+    epoch, as dicts).
+    """
+
+    num_steps: int
+
+    def __init__(self, num_lanes: int, micro_batch_size: int):
+        self._num_lanes, self._micro_batch_size = num_lanes, micro_batch_size
+        self._shared = SharedPosition()
+        self._position: tuple[int, int] | None = None  # (epoch, micro-batches done in it) of the iteration here
+
+    @property
+    def micro_batches_per_step(self) -> int:
+        """Batches of a step on a rank: what gradients are accumulated over."""
+        return self._num_lanes // self._micro_batch_size
+
+    def __len__(self) -> int:
+        """Batches in an epoch. The same on every rank."""
+        return self.num_steps * self.micro_batches_per_step
+
+    def seek(self, epoch: int, step: int = 0) -> None:
+        """Start at `step` of `epoch` next time, also in persistent workers."""
+        self._shared.start(epoch, step * self.micro_batches_per_step)
+        self._position = None
+
+    def set_epoch(self, epoch: int) -> None:
+        """Start at step 0 of `epoch` next time. After `load_state_dict`, the epoch of the state keeps its position."""
+        if epoch != self._shared.epoch:
+            self.seek(epoch)
+
+    def state_dict(self) -> dict:
+        """The position, in the process that iterates. Raises StateError where DataLoader workers do: they are ahead of
+        the loop, so what counts there is `batch["state"]`."""
+        worker = get_worker_info()
+        if worker is None and self._shared.is_read_by_workers:
+            raise StateError(
+                "the batches come from DataLoader workers, which are ahead of the loop: use batch['state']"
+            )
+        if self._position is None:
+            return self._state(self._shared.epoch, self._shared.done)
+        epoch, done = self._position
+        # In a worker, StatefulDataLoader gives the state back to this very worker, which will add its number again.
+        return self._state(epoch, done - (worker.id if worker else 0))
+
+    def load_state_dict(self, state: dict) -> None:
+        """Go on after `state`: the next iteration gives the batches that would have come. The world size, workers,
+        micro_batch_size and prefetch may differ from those of the run that saved it. Raises StateError that says what
+        may not."""
+        identity = self._identity()
+        if set(state) != {*identity, "epoch", "step", "lane"}:
+            raise StateError(f"reader state: its keys are {sorted(state)}, expected {sorted(self._state(0, 0))}")
+        for key, value in identity.items():
+            if state[key] != value:
+                advice = _ADVICE.get(key.rpartition(".")[2], _OWN)
+                raise StateError(f"reader state: {key} is {state[key]!r}, {advice.format(value)}")
+        micro_batches, over = divmod(state["lane"], self._micro_batch_size)
+        if over or state["lane"] >= self._num_lanes:
+            raise StateError(
+                f"reader state: it was taken between the micro-batches of a step, after {state['lane']} lanes of a "
+                f"rank, which is no whole number of micro-batches here; use the state of a finished step"
+            )
+        self._shared.start(state["epoch"], state["step"] * self.micro_batches_per_step + micro_batches)
+        self._position = None
+
+    def __iter__(self) -> Iterator[dict]:
+        worker, per_step = get_worker_info(), self.micro_batches_per_step
+        worker_id, num_workers = (worker.id, worker.num_workers) if worker else (0, 1)
+        busy = max(n for n in range(1, num_workers + 1) if per_step % n == 0)
+        if busy < num_workers and worker_id == 0:
+            log.warning(
+                "%d of %d DataLoader workers are idle: a step has %d micro-batches of %d packs on this rank, so %d "
+                "workers share them; set num_workers to that, or micro_batch_size lower",
+                *(num_workers - busy, num_workers, per_step, self._micro_batch_size, busy),
+            )
+        epoch, start = self._shared.begin(worker)
+        self._position = epoch, start + worker_id
+        return self._run(epoch, start + worker_id, busy) if worker_id < busy else iter(())
+
+    def _run(self, epoch: int, first: int, every: int) -> Iterator[dict]:
+        indices = range(first, len(self), every)
+        with closing(self._batches(epoch, first, every)) as batches:
+            for index, batch in zip(indices, batches, strict=False):
+                batch["state"] = self._state(epoch, index + 1)
+                self._position = epoch, index + every
+                yield batch
+        self._shared.finish(get_worker_info())
+
+    def _batches(self, epoch: int, first: int, every: int) -> Iterator[dict]:
+        raise NotImplementedError
+
+    def _identity(self) -> dict:
+        raise NotImplementedError
+
+    def _state(self, epoch: int, done: int) -> dict:
+        """`step` of `epoch` is next; `lane` of the rank's lanes of that step are done, which is 0 except between the
+        micro-batches of a step. The same on every rank."""
+        step, micro_batches = divmod(min(done, len(self)), self.micro_batches_per_step)
+        return {**self._identity(), "epoch": epoch, "step": step, "lane": micro_batches * self._micro_batch_size}
+
+
+_OWN = "this dataset has {!r}: make it with the value of the state"
+_ADVICE = {
+    "version": "this code writes and reads {!r}: use the packing-udfs release that saved it",
+    "order_version": "this code has {!r} and another order of packs: use the packing-udfs release that saved it",
+    "fingerprint": "the manifest here is {!r}: the data is another; open the revision that the run was started with",
+}

@@ -60,7 +60,7 @@ def test_two_samples_and_padding():
     int64 = ("input_ids", "labels", "attention_mask", "position_ids", "num_label_tokens")
     assert {batch[name].dtype for name in int64} == {torch.int64}
     assert batch["cu_seqlens"].dtype == batch["segment_ids"].dtype == torch.int32
-    assert [ids.tolist() for ids in batch["sample_ids"]] == [[0, 1], [0, 1]]
+    assert batch["sample_ids"] == [[0, 1], [0, 1]]
     assert batch["sample_sources"] == [["photos"] * 2] * 2
     assert batch["images"] == [[], []]
     assert "pixel_values" not in batch

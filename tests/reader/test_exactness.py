@@ -102,7 +102,7 @@ def test_spawned_workers_read_the_same(packed):
 
 def test_idle_workers_say_so(packed, caplog, monkeypatch):
     worker = type("Worker", (), {"id": 0, "num_workers": 3, "seed": 1})
-    monkeypatch.setattr("packing_udfs.reader.get_worker_info", lambda: worker)
+    monkeypatch.setattr("packing_udfs.position.get_worker_info", lambda: worker)
     iter(open_packed(packed, 0, 2, 1))
     assert "1 of 3 DataLoader workers are idle: a step has 4 micro-batches" in caplog.text
 

@@ -63,16 +63,17 @@ def test_each_row_group_is_one_request_and_no_byte_is_read_twice(hub, hub_datase
     assert stored * 0.98 <= sum(record.bytes_out for record in records) <= stored * 1.02
 
 
-def test_a_node_asks_for_the_manifest_once(hub):
+def test_a_node_asks_for_the_manifest_once(hub, monkeypatch, tmp_path):
     commit = HfApi().dataset_info("owner/packed").sha
-    open_packed()
     hub.requests.clear()
+    monkeypatch.setattr(constants, "HF_ASSETS_CACHE", str(tmp_path))
     for rank in range(4):
-        open_packed(rank=rank, world_size=4)
-    assert [(record.method, record.route) for record in hub.requests] == [("HEAD", "resolve")] * 4
+        open_packed(revision=commit, rank=rank, world_size=4)
+    asked = [(record.method, record.path.rpartition("/")[2]) for record in hub.requests]
+    assert asked == [("GET", "train.json"), ("GET", "train.parquet")]
     hub.requests.clear()
-    open_packed(revision=commit)
-    assert len(hub.requests) == 0, "a commit needs no request at all when the node has the manifest"
+    assert open_packed().manifest.num_packs == 64
+    assert [record.path.rpartition("/")[2] for record in hub.requests] == ["train.json"], "the branch, and nothing else"
 
 
 def test_a_branch_that_moves_does_not_move_the_reader(hub, packed):
@@ -132,11 +133,12 @@ def test_faults_that_pass_are_waited_for(hub, hub_dataset, monkeypatch, fault):
 
 def test_faults_while_the_manifest_is_fetched_are_waited_for(hub, monkeypatch, tmp_path):
     waits = []
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(constants, "HF_ASSETS_CACHE", str(tmp_path))
     monkeypatch.setattr(Stop, "wait", lambda self, seconds: waits.append(seconds))
-    hub.inject(route="resolve", method="HEAD", path="/main/", status=429, headers={"Retry-After": "2"})
+    hub.inject(route="resolve", path="/main/", status=429, headers={"Retry-After": "2"})
+    hub.inject(route="resolve", path="train.parquet", status=503, headers={"Retry-After": "3"})
     assert open_packed().manifest.num_packs == 64
-    assert waits == [2.0]
+    assert waits == [2.0, 3.0]
 
 
 def test_an_outage_ends_in_an_error_in_the_loop(hub):
