@@ -3,31 +3,34 @@
 - Parquet is read by pyarrow, the columns asked for alone, adjacent row groups in one request of up to READ_BYTES or
   one row group, whichever is more: that much is held. Rejected: the released way through `datasets`, which cannot
   leave out columns that differ between files and reads ahead.
-- Everything else is read by `datasets`, one file a partition. An image or video folder is cut into slices of
-  SLICE_ROWS rows of its metadata file, because a folder of a million images has one such file.
+- A folder of images or videos is its metadata files (`jobs.folders`), in slices of SLICE_ROWS rows: a folder of a
+  million images has one such file.
+- Everything else is read by `datasets`, one file a partition. Rows of a WebDataset are put into Arrow here, by the
+  dataset's features: `datasets` takes the types from each row, and stops at the first without one of its files.
 """
 
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from datasets import Features
 from datasets.packaged_modules.folder_based_builder.folder_based_builder import FolderBasedBuilder
 from datasets.packaged_modules.parquet.parquet import Parquet
-from datasets.packaged_modules.webdataset.webdataset import WebDataset
 from datasets.table import table_cast
 from huggingface_hub import HfFileSystem
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
+from jobs.folders import METADATA_NAMES, read_folder
 from jobs.row_counts import count_rows
 
 FILE, ROW = "_file", "_row"
 READ_BYTES = 32 << 20  # of row groups in one request
 BATCH_BYTES = 16 << 20  # of rows in one Arrow batch, about
 BATCH_ROWS = 1024
-MEDIA_ROWS = 16  # rows in a batch of files of unknown size: images or videos
+MEDIA_ROWS = 16  # rows in a batch when they have files of unknown size: images or videos
 SLICE_ROWS = 512
 
 
@@ -45,33 +48,35 @@ class RepairedReader(DataSourceReader):
 
     def __init__(self, source, columns: list[str], with_provenance: bool):
         """`source`: a HuggingFaceSource; `columns`: the columns to read, as they are spelt there."""
-        builder = source.builder
         self.columns = columns
         self.with_provenance = with_provenance
         self.token = source.token
-        self.features = source.streaming_dataset.features
-        self.is_parquet = isinstance(builder, Parquet)
-        self.is_folder = isinstance(builder, FolderBasedBuilder)
-        self.batch_rows = MEDIA_ROWS if isinstance(builder, FolderBasedBuilder | WebDataset) else BATCH_ROWS
-        self.files = read_files(source)
-        self.dataset = None if self.is_parquet else source.streaming_dataset
+        features = source.streaming_dataset.features
+        self.features = Features({name: features[name] for name in columns})
+        self.files = row_files(source)
+        self.is_parquet = isinstance(source.builder, Parquet)
+        self.is_folder = isinstance(source.builder, FolderBasedBuilder) and bool(self.files)
+        self.dataset = None if self.is_parquet or self.is_folder else source.streaming_dataset
 
     def partitions(self) -> Sequence[Slice]:
-        if self.is_parquet or not self.is_folder:
-            return [Slice(i) for i in range(len(self.files))]
+        if self.is_folder:
+            return list(self._slices())
+        num = len(self.files) if self.is_parquet else self.dataset.num_shards
+        assert num == len(self.files) or not self.with_provenance, f"{num} partitions for {len(self.files)} files"
+        return [Slice(i) for i in range(num)]
+
+    def _slices(self) -> Iterator[Slice]:
         fs = HfFileSystem(token=self.token)
-        slices = []
         for i, file in enumerate(self.files):
             starts = range(0, max(1, count_rows(fs, file)), SLICE_ROWS)
-            slices += [Slice(i, start, start + SLICE_ROWS) for start in starts]
-            slices[-1].stop = None  # to the end, whatever was counted
-        return slices
+            for start in starts[:-1]:
+                yield Slice(i, start, start + SLICE_ROWS)
+            yield Slice(i, starts[-1])  # to the end, whatever was counted
 
     def read(self, partition: Slice) -> Iterator[pa.RecordBatch]:
         schema, row = plain_schema(self.features, self.columns), partition.start
-        path = path_in_repo(self.files[partition.file])
-        tables = self._parquet(partition) if self.is_parquet else self._other(partition)
-        for table in tables:
+        path = path_in_repo(self.files[partition.file]) if self.with_provenance else ""
+        for table in self._tables(partition):
             plain = pa.Table.from_arrays([_plain_column(table[f.name], f.type) for f in schema], schema=schema)
             for batch in plain.combine_chunks().to_batches():
                 if self.with_provenance:
@@ -82,48 +87,52 @@ class RepairedReader(DataSourceReader):
                     yield batch
                 row += len(batch)
 
-    def _parquet(self, partition: Slice) -> Iterator[pa.Table]:
-        features = Features({name: self.features[name] for name in self.columns})
+    def _tables(self, partition: Slice) -> Iterator[pa.Table]:
+        if self.is_parquet:
+            return self._parquet(self.files[partition.file])
+        if self.is_folder:
+            file = self.files[partition.file]
+            fs = HfFileSystem(token=self.token)
+            return read_folder(fs, file, self.features, slice(partition.start, partition.stop), MEDIA_ROWS)
+        shard = self.dataset.shard(num_shards=self.dataset.num_shards, index=partition.file)
+        if shard._ex_iterable.iter_arrow:
+            return shard.select_columns(self.columns).with_format("arrow").iter(BATCH_ROWS)
+        return self._examples(iter(shard.select_columns(self.columns).decode(False)), partition)
+
+    def _parquet(self, address: str) -> Iterator[pa.Table]:
         fs = HfFileSystem(token=self.token)
-        with fs.open(_hub_path(self.files[partition.file]), cache_type="none") as file:
+        with fs.open(address.removeprefix("hf://"), cache_type="none") as file:
             parquet = pq.ParquetFile(file, pre_buffer=True)
             columns = [name for name in self.columns if name in parquet.schema_arrow.names]
             for row_groups, num_rows in _reads(parquet.metadata):
                 for batch in parquet.iter_batches(num_rows, row_groups=row_groups, columns=columns, use_threads=False):
-                    yield table_cast(pa.Table.from_batches([batch]), features.arrow_schema)
+                    yield table_cast(pa.Table.from_batches([batch]), self.features.arrow_schema)
 
-    def _other(self, partition: Slice) -> Iterator[pa.Table]:
-        shard = self.dataset.shard(num_shards=len(self.files), index=partition.file).select_columns(self.columns)
-        if partition.start:
-            shard = shard.skip(partition.start)
-        if partition.stop is not None:
-            shard = shard.take(partition.stop - partition.start)
-        return shard.with_format("arrow").iter(self.batch_rows)
+    def _examples(self, rows: Iterator[dict], partition: Slice) -> Iterator[pa.Table]:
+        num_read = 0
+        while some := list(islice(rows, MEDIA_ROWS)):
+            try:
+                yield pa.Table.from_pylist(some, self.features.arrow_schema)
+            except (pa.ArrowException, TypeError) as error:
+                file = self.files[partition.file] if self.files else "a file"
+                raise ValueError(
+                    f"{path_in_repo(file)}: one of the rows {num_read} to {num_read + len(some) - 1} is of other types "
+                    f"than the first rows of the dataset: {error}"
+                ) from None
+            num_read += len(some)
 
 
-def read_files(source) -> list[str]:
-    """The files whose rows are a split's, as hf:// addresses in the order of the dataset's shards.
-
-    Of a folder these are its metadata files. `datasets` has them in a set, which is one shard in no order; here they
-    become a list, one shard each.
-    """
+def row_files(source) -> list[str]:
+    """The files whose rows are a split's, as hf:// addresses: of a folder its metadata files, else all of them."""
+    files = [str(file) for file in source.builder.config.data_files[source.split]]
     if isinstance(source.builder, FolderBasedBuilder):
-        arguments = source.streaming_dataset._ex_iterable.kwargs
-        if arguments["add_metadata"]:
-            arguments["metadata_files"] = sorted(arguments["metadata_files"], key=lambda files: files[0] or files[2])
-            return [original or downloaded for original, _, downloaded in arguments["metadata_files"]]
-        arguments["files"] = list(arguments["files"])
-        return [original for original, _, _ in arguments["files"]]
-    return [str(file) for file in source.builder.config.data_files[source.split]]
+        return [file for file in files if file.rpartition("/")[2] in METADATA_NAMES]
+    return files
 
 
 def path_in_repo(address: str) -> str:
     """data/x.parquet of hf://datasets/owner/name@commit/data/x.parquet."""
     return re.sub(r"^hf://datasets/[^/]+/[^/]+@[^/]+/", "", address)
-
-
-def _hub_path(address: str) -> str:
-    return address.removeprefix("hf://")
 
 
 def _reads(metadata: pq.FileMetaData) -> Iterator[tuple[list[int], int]]:

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from datasets import Features, get_dataset_config_names, load_dataset_builder
 from datasets.exceptions import DatasetsError
+from datasets.packaged_modules.parquet.parquet import Parquet
 from datasets.table import CastError, table_cast
 from huggingface_hub import HfApi, HfFileSystem, constants
 from huggingface_hub.errors import HfHubHTTPError, RepositoryNotFoundError, RevisionNotFoundError
@@ -23,7 +24,7 @@ from pyspark_huggingface.huggingface_source import HuggingFaceSource
 
 from jobs import adapters
 from jobs.adapters.copies import with_copies
-from jobs.repaired_reader import path_in_repo, plain_schema, read_files
+from jobs.repaired_reader import path_in_repo, plain_schema, row_files
 from jobs.row_counts import CountError, count_rows
 from packing_udfs.config import Source
 
@@ -41,7 +42,7 @@ class SourceError(ValueError):
 class SourceFile:
     """A file of a source: its path in the repository, size in bytes and number of rows.
 
-    Of a folder of images or videos this is the file with their metadata, and the size that of the whole folder.
+    Of a folder of images or videos these are the files with metadata; the first has the size of all files.
     """
 
     path: str
@@ -157,34 +158,32 @@ def _check_config_and_split(source: Source, field: str, commit: str) -> None:
 
 def _count(opened: HuggingFaceSource, field: str, pinned: PinnedSource) -> tuple[SourceFile, ...]:
     """The source's files with their sizes and rows. Raises SourceError for a file that does not fit the others."""
-    fs = HfFileSystem()
-    addresses = read_files(opened)
-    sizes = [fs.info(str(file).removeprefix("hf://"))["size"] for file in _all_files(opened, pinned.source.split)]
+    repo, fs, addresses = pinned.source.repo, HfFileSystem(), row_files(opened)
+    if not addresses:
+        raise SourceError(f"{field}.repo: {repo} is a folder without metadata.csv, .jsonl or .parquet beside its files")
     features = opened.streaming_dataset.features
     wanted = Features({name: features[name] for name in columns_of(pinned)})
+    sizes = _sizes(opened, fs, addresses)
 
-    def describe(address: str) -> int:
+    def count(address: str) -> int:
         try:
-            if address.endswith(".parquet") and not _is_folder(opened, addresses):
-                return _check_parquet(fs, address, wanted)
-            return count_rows(fs, address)
+            return (
+                _check_parquet(fs, address, wanted) if isinstance(opened.builder, Parquet) else count_rows(fs, address)
+            )
         except (CountError, pa.ArrowException, CastError, TypeError) as error:
-            raise SourceError(f"{field}.repo: {pinned.source.repo}: {path_in_repo(address)}: {error}") from None
+            raise SourceError(f"{field}.repo: {repo}: {path_in_repo(address)}: {error}") from None
 
     with ThreadPoolExecutor(COUNT_THREADS) as pool:
-        counts = list(pool.map(describe, addresses))
-    if _is_folder(opened, addresses):  # the files that hold the rows' media belong to no one row count
-        sizes = [sum(sizes), *[0] * (len(addresses) - 1)]
+        counts = list(pool.map(count, addresses))
     files = zip(addresses, sizes, counts, strict=True)
     return tuple(SourceFile(path_in_repo(address), size, num_rows) for address, size, num_rows in files)
 
 
-def _all_files(opened: HuggingFaceSource, split: str) -> list[str]:
-    return [str(file) for file in opened.builder.config.data_files[split]]
-
-
-def _is_folder(opened: HuggingFaceSource, addresses: list[str]) -> bool:
-    return len(addresses) < len(_all_files(opened, opened.split))
+def _sizes(opened: HuggingFaceSource, fs: HfFileSystem, addresses: list[str]) -> list[int]:
+    """Bytes of each file; of a folder all that lie in it count as the first metadata file's."""
+    all_files = [str(file) for file in opened.builder.config.data_files[opened.split]]
+    sizes = [fs.info(file.removeprefix("hf://"))["size"] for file in all_files]
+    return sizes if len(addresses) == len(sizes) else [sum(sizes), *[0] * (len(addresses) - 1)]
 
 
 def _check_parquet(fs: HfFileSystem, address: str, wanted: Features) -> int:

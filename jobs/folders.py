@@ -1,0 +1,79 @@
+"""Folders of images or videos on the Hub: a metadata file names the file of each row, beside its other columns.
+
+    train/metadata.jsonl     {"file_name": "cats/1.jpg", "text": "a cat"}
+    train/cats/1.jpg
+
+`datasets` reads them too, but as one shard whatever they hold and in no order that lasts, since its list of metadata
+files is a set. The bytes of a row's files are fetched from threads: there are as many requests as files.
+"""
+
+import posixpath
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.json
+import pyarrow.parquet as pq
+from datasets import Features, Image, List, Video
+from datasets.table import table_cast
+from huggingface_hub import HfFileSystem
+
+METADATA_NAMES = ("metadata.csv", "metadata.jsonl", "metadata.parquet")
+THREADS = 8
+JSON_BLOCK = 1 << 26  # a row is smaller
+
+
+def read_folder(fs: HfFileSystem, address: str, features: Features, rows: slice, batch_rows: int) -> Iterator[pa.Table]:
+    """The rows of a metadata file with the bytes of their files, as tables of `features`, `batch_rows` at a time.
+
+    Raises ValueError for a file name that leads out of the folder, FileNotFoundError for one that is not there.
+    """
+    table = _metadata(fs, address.removeprefix("hf://"))[rows]
+    folder = posixpath.dirname(address.removeprefix("hf://"))
+    with ThreadPoolExecutor(THREADS) as pool:
+        for start in range(0, len(table), batch_rows):
+            part = table.slice(start, batch_rows)
+            columns = {}
+            for name, feature in features.items():
+                source = _column_of_names(name, feature, part.column_names)
+                values = part[source].to_pylist() if source else None
+                kind = features.arrow_schema.field(name).type
+                columns[name] = part[name] if values is None else pa.array(_files(fs, pool, folder, values), kind)
+            yield table_cast(pa.table(columns), features.arrow_schema)
+
+
+def _metadata(fs: HfFileSystem, path: str) -> pa.Table:
+    with fs.open(path, "rb") as file:
+        if path.endswith(".parquet"):
+            return pq.read_table(pa.BufferReader(file.read()))
+        if path.endswith(".csv"):
+            return pa.csv.read_csv(file, parse_options=pa.csv.ParseOptions(newlines_in_values=True))
+        return pa.json.read_json(file, pa.json.ReadOptions(block_size=JSON_BLOCK))
+
+
+def _column_of_names(name: str, feature, there: list[str]) -> str | None:
+    """The column whose file names become the column `name`: `file_name` for `image`, `left_file_name` for `left`."""
+    if isinstance(feature, Image | Video):
+        candidates = (f"{name}_file_name", "file_name")
+    elif isinstance(feature, List) and isinstance(feature.feature, Image | Video):
+        candidates = (f"{name}_file_names", "file_names")
+    else:
+        return None
+    return next(candidate for candidate in candidates if candidate in there)
+
+
+def _files(fs: HfFileSystem, pool: ThreadPoolExecutor, folder: str, names: list) -> list:
+    """Names, or lists of them, as {"bytes", "path"} of the files."""
+
+    def fetch(name: str | None) -> dict | None:
+        if name is None:
+            return None
+        path = posixpath.normpath(posixpath.join(folder, name))
+        if not path.startswith(f"{folder}/") or "://" in name:
+            raise ValueError(f"{folder}: the file name {name!r} leads out of the folder")
+        return {"bytes": fs.cat_file(path), "path": name}
+
+    if any(isinstance(name, list) for name in names):
+        return [some if some is None else list(pool.map(fetch, some)) for some in names]
+    return list(pool.map(fetch, names))
