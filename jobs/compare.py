@@ -69,7 +69,7 @@ def compare(
         if value < 1:
             raise ValueError(f"{name}: {value} is refused: must be at least 1")
     processor = fetch(config.processor.path, config.processor.revision)
-    encoder = Encoder(processor.load())
+    encoder = Encoder(processor.load(), config.pack.train_on)
     sources = [pin(source, f"sources.{i}") for i, source in enumerate(config.sources)]
     read = read_sample(spark or get_session(spark_conf), sources, max_samples, config.shards.seed)
     described = [_describe_source(*source) for source in zip(sources, read.num_rows_read, strict=True)]

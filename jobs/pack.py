@@ -69,7 +69,7 @@ def run(config: Config, spark: SparkSession | None = None, *, spark_conf: str | 
 
 def _check_budgets(config: Config, processor: ProcessorFiles) -> str:
     """Refuse budgets that no image fits, and name the unit of vision cost."""
-    encoder = Encoder(processor.load())
+    encoder = Encoder(processor.load(), config.pack.train_on)
     image = encoder.expand((64, 64))
     if len(image.ids) >= config.pack.seq_len:
         raise ConfigError(

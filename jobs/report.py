@@ -15,10 +15,10 @@ import pyarrow.compute as pc
 
 from jobs.sources import PinnedSource
 from packing_udfs import balance, metrics
-from packing_udfs.pack import LEDGER_SCHEMA
+from packing_udfs.outcomes import LEDGER_SCHEMA
 
 _OUTCOMES = ("rows", "copies", "packed", "quarantined", "duplicates", "not_sampled")
-_COUNTS = ("num_rows", "num_copies", "num_tokens", "num_images", "num_turns_dropped")
+_COUNTS = tuple(name for name in LEDGER_SCHEMA.names if name.startswith("num_"))
 
 
 class LedgerError(RuntimeError):

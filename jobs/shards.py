@@ -94,7 +94,7 @@ def pack_shards(samples: DataFrame, work: ShardWork, num_partitions: int | None 
 
 def run_shard(shard: int, samples: pd.DataFrame, work: ShardWork) -> dict:
     """Pack one shard, write its file, hand it to `work.upload`; a row of `RESULT` as a dict. Needs no Spark."""
-    packed = pack_shard(samples, _encoder(work.processor), work.settings)
+    packed = pack_shard(samples, _encoder(work.processor, work.settings.train_on), work.settings)
     row = {
         "shard": shard,
         "path": work.plan.paths[shard],
@@ -116,9 +116,9 @@ def run_shard(shard: int, samples: pd.DataFrame, work: ShardWork) -> dict:
 
 
 @lru_cache(maxsize=1)
-def _encoder(processor: ProcessorFiles) -> Encoder:
+def _encoder(processor: ProcessorFiles, train_on: str) -> Encoder:
     """Loaded once a worker process, not once a shard."""
-    return Encoder(processor.load())
+    return Encoder(processor.load(), train_on)
 
 
 def to_ipc(table: pa.Table) -> bytes:

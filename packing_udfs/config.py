@@ -151,8 +151,14 @@ class Pack(_Model):
     """Images in a pack at most."""
     max_images_per_sample: int | None = Field(None, ge=1)
     """A sample with more images is quarantined."""
+    over_length: Literal["quarantine", "truncate_turns", "split_turns"] = "quarantine"
+    """A sample over a budget: left out, ended after the last turn that fits, or made several samples of whole turns."""
+    train_on: Literal["assistant", "all"] = "assistant"
+    """Which tokens are labels: what the assistant says, or all text."""
     algorithm: Literal[tuple(ALGORITHMS)] = "balanced"  # type: ignore[valid-type]
     """How samples are chosen for packs."""
+    attention_weight: float = Field(0.0, ge=0.0)
+    """How much attention work (the sum of squared lengths) counts beside vision cost when packs are made alike."""
 
 
 class Shards(_Model):

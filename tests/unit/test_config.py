@@ -104,7 +104,10 @@ def below(limit: int, value) -> str:
     return f"{value} is refused: Input should be less than {limit}"
 
 
-KEYS_OF_PACK = "seq_len, max_vision_cost, max_images_per_pack, max_images_per_sample, algorithm"
+KEYS_OF_PACK = (
+    "seq_len, max_vision_cost, max_images_per_pack, max_images_per_sample, over_length, train_on, algorithm, "
+    "attention_weight"
+)
 KEYS_OF_SOURCE = "repo, config, split, revision, name, adapter, columns, limit, weight, min_ratings, prompt, video"
 ADAPTERS = ("auto", "finevision", "messages", "vqa", "captions", "text")
 KEYS_OF_RATINGS = "relevance, image_correspondence, visual_dependency, formatting"
@@ -117,6 +120,9 @@ BAD_VALUES = {
     "packing=1": f"unknown key; allowed here are {SECTIONS}",
     "sources.0.token=x": f"unknown key; allowed here are {KEYS_OF_SOURCE}",
     "sources.1.min_ratings.taste=1": f"unknown key; allowed here are {KEYS_OF_RATINGS}",
+    "pack.over_length=cut": "'cut' is refused: Input should be 'quarantine', 'truncate_turns' or 'split_turns'",
+    "pack.train_on=user": "'user' is refused: Input should be 'assistant' or 'all'",
+    "pack.attention_weight=-1": "-1 is refused: Input should be greater than or equal to 0",
     # types
     "pack.seq_len=many": "'many' is refused: Input should be a valid integer",
     "pack.seq_len='4096'": "'4096' is refused: Input should be a valid integer",

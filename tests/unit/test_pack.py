@@ -1,6 +1,7 @@
 """Packing one shard: nothing is lost, no budget is broken, and the order of the rows that come in does not matter."""
 
 import hashlib
+import re
 from collections import Counter
 from dataclasses import replace
 
@@ -13,12 +14,13 @@ from hypothesis import strategies as st
 from PIL import Image
 from transformers import AutoProcessor
 
-from packing_udfs import pack
+from packing_udfs import assemble
 from packing_udfs.contract import IGNORE_INDEX, PACK_SCHEMA, QUARANTINE_SCHEMA, REASONS, SAMPLE_SCHEMA
 from packing_udfs.encode import Encoder
 from packing_udfs.images import read_size
 from packing_udfs.knapsack import ALGORITHMS
-from packing_udfs.pack import LEDGER_SCHEMA, PackedShard, PackSettings, pack_shard
+from packing_udfs.outcomes import LEDGER_SCHEMA
+from packing_udfs.pack import PackedShard, PackSettings, pack_shard
 from packing_udfs.shard_file import write_shard
 from tests.unit import nasty_images
 from tests.unit.demo_samples import DEMO, as_spark_gives, content_id, demo_rows, message
@@ -296,7 +298,8 @@ def test_everything_in_quarantine(encoder):
     assert packed.num_packs == 0
     assert packed.ledger.to_pylist() == [
         {"source": "made", "outcome": "quarantined", "reason": "ratings", "num_rows": 3}
-        | {"num_copies": 0, "num_tokens": 0, "num_images": 0, "num_turns_dropped": 6}
+        | {"num_copies": 0, "num_tokens": 0, "num_images": 0, "num_turns_dropped": 6, "num_turns_cut": 0}
+            | {"num_tokens_cut": 0}
     ]
 
 
@@ -346,15 +349,16 @@ def test_null_images_of_different_samples_are_no_duplicates(encoder):
 
 def test_an_image_that_the_processor_refuses(encoder, monkeypatch):
     """A family's ValueError is about the one sample; it does not end the shard."""
-    expand = encoder.expand
+    expand = encoder.family.expand
 
-    def refuse(size):
-        if size == (8, 9):
+    def refuse(sizes):
+        if (8, 9) in sizes:
             raise ValueError("aspect ratio above 200")
-        return expand(size)
+        return expand(sizes)
 
-    monkeypatch.setattr(encoder, "expand", refuse)
-    packed = pack_rows([sample(0, [picture(9, 8, 1)]), sample(1, [picture(9, 8, 2), picture(8, 9, 1)])], encoder)
+    monkeypatch.setattr(encoder.family, "expand", refuse)
+    rows = [sample(0, [picture(9, 8, 1)]), sample(1, [picture(9, 8, 2), picture(8, 9, 1)])]
+    packed = pack_rows(rows, encoder, seq_len=4096)
     assert outcomes(packed) == {("packed", ""): 1, ("quarantined", "image_shape"): 1}
     assert packed.quarantine["detail"].to_pylist() == ["aspect ratio above 200"]
 
@@ -378,6 +382,36 @@ def test_what_fits_no_pack(encoder, changes, num_images, num_words, reason, deta
     (row,) = packed.quarantine.to_pylist()
     assert row["num_tokens"] > 64
     assert detail is None or row["detail"] == detail
+
+
+def test_too_long_a_sample_is_cut_between_turns(encoder):
+    """Forty turns of about 12 tokens against 120: the ledger counts what is lost, and answers stay whole."""
+    turns = [(f"What is number {i}?", f"It is {i}.") for i in range(40)]
+    whole = pack_rows([sample(0, turns=turns)], encoder, seq_len=4096)
+    num_tokens = whole.sums["num_tokens"]
+
+    truncated = pack_rows([sample(0, turns=turns)], encoder, seq_len=120, over_length="truncate_turns")
+    (ledger,) = truncated.ledger.to_pylist()
+    assert (ledger["outcome"], ledger["num_rows"], ledger["num_tokens"]) == ("packed", 1, num_tokens)
+    assert 0 < truncated.sums["num_tokens"] <= 120
+    assert truncated.sums["num_tokens"] + ledger["num_tokens_cut"] == num_tokens
+    assert 0 < ledger["num_turns_cut"] < 40
+
+    split = pack_rows([sample(0, turns=turns)], encoder, seq_len=120, over_length="split_turns")
+    (ledger,) = split.ledger.to_pylist()
+    assert (ledger["num_turns_cut"], ledger["num_tokens_cut"]) == (0, 0)
+    packs = packs_of(split)
+    assert len({sample_id for row in packs for sample_id in row["sample_ids"]}) == 1  # parts keep their sample's id
+    texts = [encoder.tokenizer.decode([t for t in row["labels"] if t >= 0]) for row in packs]
+    said = [int(number) for text in texts for number in re.findall(r"It is (\d+)\.", text)]
+    assert sorted(said) == list(range(40))
+    assert all(row["num_tokens"] <= 120 for row in packs)
+
+
+def test_a_turn_that_fits_alone_nowhere_is_quarantined(encoder):
+    packed = pack_rows([sample(0, turns=[("Why?", "so " * 500)])], encoder, seq_len=120, over_length="split_turns")
+    assert packed.quarantine["reason"].to_pylist() == ["too_long"]
+    assert packed.num_packs == 0
 
 
 def test_as_many_images_as_allowed(encoder):
@@ -410,7 +444,7 @@ def test_nulls_in_messages(encoder, name):
 
 
 def test_too_many_bytes_in_a_row_group(encoder, monkeypatch):
-    monkeypatch.setattr(pack, "MAX_ROW_GROUP_BYTES", 100)
+    monkeypatch.setattr(assemble, "MAX_ROW_GROUP_BYTES", 100)
     packed = pack_rows([sample(0, [picture(8, 8, 1), picture(8, 8, 2)])], encoder, seq_len=4096)
     with pytest.raises(
         ValueError, match=r"shards\.num_packs_per_row_group: 1 packs have \d+ bytes of images, .* use fewer"

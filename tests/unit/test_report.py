@@ -9,7 +9,7 @@ import pytest
 from jobs import report
 from jobs.report import Ledger, LedgerError, QualityError
 from packing_udfs import contract
-from packing_udfs.pack import LEDGER_SCHEMA
+from packing_udfs.outcomes import LEDGER_SCHEMA
 from packing_udfs.shard_file import write_shard
 from tests.unit.made_packs import packs_table
 
