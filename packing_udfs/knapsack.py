@@ -1,8 +1,9 @@
 """Which samples share a pack: vector bin packing on lengths and costs; no bytes are touched.
 
 All algorithms take lengths and costs and return packs as arrays of sample indices. They are deterministic, and
-equal samples are interchangeable. `balanced`, the default, fills packs one at a time (`packing_udfs.bin_filling`)
-under two weightings of the budgets, keeps the better result and evens out the rest (`packing_udfs.local_search`).
+equal samples are interchangeable. `balanced`, the default, fills packs one at a time (`packing_udfs.bin_filling`) or
+by patterns of vision cost (`packing_udfs.patterns`), keeps the better of two results and evens out image work
+(`packing_udfs.local_search`).
 The others are here for comparison: `greedy` is what training loops do, the decreasing ones what trainers' packing
 does with one budget.
 
@@ -18,6 +19,7 @@ import numpy as np
 from packing_udfs.bin_filling import fill_bins
 from packing_udfs.bounds import one_budget
 from packing_udfs.local_search import even_out
+from packing_udfs.patterns import fill_patterns
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,6 +125,8 @@ def balanced(
 ) -> list[np.ndarray]:
     """Few packs under all budgets, alike in image work. Packs list their samples in ascending order.
 
+    With tokens as the only budget never more packs than `best_fit_decreasing`.
+
     attention_weight: how much the attention work of a pack, Σ length², counts beside its vision cost when packs
     are made alike; 1 weighs the averages of both equally, 0 leaves attention out. Vision costs are evened out
     whether or not they have a budget.
@@ -142,15 +146,20 @@ def balanced(
     ]
     attention = attention_weight * _relative(lengths**2)
     work = _relative(vision) + attention
-    tokens_bind = lengths.sum() / caps[0] > 1.03 * vision.sum() / caps[1]
     least = bound(lengths, budgets, vision_costs=vision_costs, num_images=num_images)
+    # A vision cost without a budget is evened out, but limits nothing.
+    limited = sizes if budgets.vision_cost else np.stack([lengths, zeros, images])
     best: list[list[int]] = []
-    for weight, complete in TOKENS_BIND if tokens_bind else VISION_BINDS:
-        bins = fill_bins(sizes, caps, work=work, attention=attention, weight=weight, complete=complete)
-        if not best or len(bins) < len(best):
-            best = bins
-        if len(best) <= least + max(1, least // 500):
+    for way in _ways(limited, caps):
+        if best and len(best) <= least + (0 if way is PATTERNS else max(1, least // 500)):
             break
+        if way is PATTERNS:
+            bins = fill_patterns(limited, caps)
+        else:
+            weight, complete = way
+            bins = fill_bins(sizes, caps, work=work, attention=attention, weight=weight, complete=complete)
+            bins = _refilled(bins, limited, caps) if complete and len(bins) > least else bins
+        best = bins if not best or len(bins) < len(best) else best
     bin_of = np.empty(len(lengths), dtype=np.int64)
     bin_of[np.concatenate(best)] = np.repeat(np.arange(len(best)), [len(b) for b in best])
     bin_of = even_out(bin_of, sizes, np.array(caps), work)
@@ -158,14 +167,48 @@ def balanced(
     return [ranked[start:end] for start, end in zip([0, *ends], ends, strict=False)]
 
 
-# (weight of work against tokens, fill to the token), best first. Completing packs costs some vision cost, which is
-# only spare where tokens bind; where vision cost binds, the two weights win on different mixtures of images.
-TOKENS_BIND = ((2.0, True), (1.0, False))
-VISION_BINDS = ((4.0, False), (0.25, False))
-
 ALGORITHMS: dict[str, Callable[..., list[np.ndarray]]] = {
     function.__name__: function for function in (balanced, best_fit_decreasing, first_fit_decreasing, greedy)
 }
+
+
+PATTERNS = None
+MAX_KINDS = 64  # distinct costs that patterns are tried with
+WHOLE = 1 << 32  # a pack's budget, so that a third of it is an integer
+
+
+def _ways(sizes: np.ndarray, caps: list[int]) -> list[tuple[float, bool] | None]:
+    """What to fill with, in turn: PATTERNS, or (weight of work against tokens, whether to fill to the token).
+
+    Filling to the token costs some vision cost, which is only spare where tokens bind. Few distinct vision costs
+    count by how many a pack takes: of 40 tiles, 13 are a third. Without images, patterns are best-fit decreasing.
+    """
+    lengths, vision, images = sizes
+    if not sizes[1:].any():
+        return [(2.0, True), PATTERNS]
+    few = len(np.unique(vision * (int(images.max()) + 1) + images)) <= MAX_KINDS
+    tokens, cost = int(lengths.sum()) * caps[1], int(vision.sum()) * caps[0]
+    if few:
+        share = np.where(vision > 0, WHOLE // (caps[1] // np.maximum(vision, 1)), 0)
+        tokens, cost = int(lengths.sum()) * WHOLE, int(share.sum()) * caps[0]
+    if tokens > cost * (1 if few else 1.03):
+        return [(2.0, True), (1.0, False)]
+    return [PATTERNS, (1.0, False)] if few else [(4.0, False), (0.25, False)]
+
+
+def _refilled(bins: list[list[int]], sizes: np.ndarray, caps: list[int]) -> list[list[int]]:
+    """The packs, those that end short filled anew by patterns if they are fewer then: the last ones had little choice.
+
+    Tried with all that are not full to the token, then with those that miss a 64th: either may be the lucky set.
+    """
+    free = caps[0] - np.array([sizes[0, members].sum() for members in bins])
+    for least in (1, 1 + caps[0] // 64):
+        short = np.flatnonzero(free >= least).tolist()
+        items = np.array([i for at in short for i in bins[at]], dtype=np.int64)
+        again = fill_patterns(sizes[:, items], caps) if short else []
+        if len(again) < len(short):
+            return [bins[at] for at in np.flatnonzero(free < least)] + [items[members].tolist() for members in again]
+    return bins
 
 
 def _relative(values: np.ndarray) -> np.ndarray:

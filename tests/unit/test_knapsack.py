@@ -11,6 +11,7 @@ from packing_udfs import bin_filling, knapsack
 from packing_udfs.bounds import one_budget
 from packing_udfs.knapsack import ALGORITHMS, Budgets
 from packing_udfs.local_search import even_out
+from packing_udfs.patterns import fill_patterns
 from tests.bench import finevision
 from tests.bench.column_generation import lower_bound
 
@@ -197,20 +198,68 @@ def shard(num_samples, budgets, seed):
 
 
 def test_at_the_bound_where_tokens_bind():
-    budgets = Budgets(seq_len=4096, vision_cost=40)
+    budgets = Budgets(seq_len=4096, vision_cost=64)
     samples = shard(1_000, budgets, seed=3)
     bins = knapsack.balanced(samples.lengths, budgets, **samples.costs())
     check(bins, samples.lengths, budgets, **samples.costs())
     assert len(bins) <= knapsack.bound(samples.lengths, budgets, **samples.costs()) + 1
 
 
-def test_near_the_bound_where_both_budgets_bind():
-    budgets = Budgets(seq_len=4096, vision_cost=24)
-    samples = shard(400, budgets, seed=3)
+@pytest.mark.parametrize(("max_tiles", "seed"), [(24, 3), (40, 3), (40, 4)])
+def test_near_the_bound_where_both_budgets_bind(max_tiles, seed):
+    budgets = Budgets(seq_len=4096, vision_cost=max_tiles)
+    samples = shard(600, budgets, seed=seed)
     bins = knapsack.balanced(samples.lengths, budgets, **samples.costs())
     check(bins, samples.lengths, budgets, **samples.costs())
     best = lower_bound(samples.lengths, budgets, **samples.costs(), packs=bins, max_rounds=40)
-    assert knapsack.bound(samples.lengths, budgets, **samples.costs()) <= best <= len(bins) <= best + 2
+    assert knapsack.bound(samples.lengths, budgets, **samples.costs()) <= best <= len(bins) <= 1.02 * best + 1
+
+
+@given(problem=problems(max_samples=200))
+@settings(max_examples=60, deadline=None)
+def test_with_tokens_alone_never_more_packs_than_best_fit_decreasing(problem):
+    lengths, budgets, costs = problem
+    budgets = Budgets(seq_len=budgets.seq_len)
+    ours = knapsack.balanced(lengths, budgets, **costs)
+    check(ours, lengths, budgets)
+    assert len(ours) <= len(knapsack.best_fit_decreasing(lengths, budgets))
+
+
+@given(lengths=st.lists(st.integers(0, 60), max_size=200))
+@settings(max_examples=60, deadline=None)
+def test_patterns_without_images_are_best_fit_decreasing(lengths):
+    lengths = np.array(lengths, dtype=np.int64)
+    ours = fill_patterns(np.stack([lengths, 0 * lengths, 0 * lengths]), [60, 1, 1])
+    theirs = knapsack.best_fit_decreasing(lengths, Budgets(seq_len=60))
+    loads = [sorted(sorted(lengths[members].tolist()) for members in bins) for bins in (ours, theirs)]
+    assert loads[0] == loads[1]
+
+
+def patterns(lengths, vision, caps):
+    """The packs of `fill_patterns` as sorted lists of lengths."""
+    sizes = np.stack([lengths, vision, np.zeros_like(lengths)])
+    return sorted(sorted(sizes[0, members].tolist()) for members in fill_patterns(sizes, [*caps, 1]))
+
+
+def test_long_samples_meet_short_ones():
+    # Longest first, 5 + 4 leave no room for a third of three; evenly, all six take two packs.
+    assert patterns([5, 4, 3, 3, 2, 1], [13] * 6, (10, 40)) == [[1, 2, 5], [3, 3, 4]]
+
+
+def test_costs_that_waste_the_budget_do_not_meet():
+    # Of 40 tiles 17 + 13 wastes 10: two 17s and three 13s it is, though 6 + 4 tokens would fill a pack.
+    assert patterns([6, 4, 4, 3, 3], [17, 17, 13, 13, 13], (10, 40)) == [[3, 3, 4], [4, 6]]
+
+
+def test_an_outlier_goes_with_the_costliest_that_fits_beside_it():
+    # 7 and the two shortest 13s are more than 10 tokens; of what fits beside it, the 17-tile sample is worth more.
+    lengths, vision = [7, 2, 2, 2, 2, 3, 5], [13, 13, 13, 13, 13, 17, 17]
+    assert patterns(lengths, vision, (10, 40)) == [[2, 2, 2], [2, 5], [3, 7]]
+
+
+def test_text_takes_the_room_that_images_leave():
+    # Rooms 1 and 4: 4 and 1 fill both.
+    assert patterns([9, 6, 4, 1], [40, 40, 0, 0], (10, 40)) == [[1, 9], [4, 6]]
 
 
 def test_many_distinct_costs_share_classes_and_keep_the_budget():
@@ -229,14 +278,14 @@ def spread(bins, costs):
 
 
 def test_packs_come_out_alike_in_image_work():
-    budgets = Budgets(seq_len=4096, vision_cost=40)
+    budgets = Budgets(seq_len=4096, vision_cost=64)
     samples = shard(2_000, budgets, seed=4)
     ours = knapsack.balanced(samples.lengths, budgets, **samples.costs())
     others = knapsack.first_fit_decreasing(samples.lengths, budgets, **samples.costs())
-    assert spread(ours, samples.vision_costs) < 0.5 * spread(others, samples.vision_costs)
+    assert spread(ours, samples.vision_costs) < 0.6 * spread(others, samples.vision_costs)
     # The same without a budget for it: costs that are given are evened out.
     ours = knapsack.balanced(samples.lengths, Budgets(seq_len=4096), vision_costs=samples.vision_costs)
-    assert spread(ours, samples.vision_costs) < 0.5 * spread(others, samples.vision_costs)
+    assert spread(ours, samples.vision_costs) < 0.6 * spread(others, samples.vision_costs)
 
 
 def test_attention_weight_evens_out_attention():
