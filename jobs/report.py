@@ -79,9 +79,12 @@ class Ledger:
 
 
 def quality(sums: dict[str, int], row_groups: pa.Table, seq_len: int) -> dict[str, float]:
-    """The figures of a packed split: fill, distance from the bound, naive padding's waste, straggler of 8 ranks."""
-    figures = metrics.summarise(sums, seq_len)
-    return figures | {"straggler_8": round(balance.straggler(row_groups, 8), 6)}
+    """The figures of a packed split: fill, distance from the bound, naive padding's waste, and balance over 8 ranks."""
+    return metrics.summarise(sums, seq_len) | {
+        "straggler_8": round(balance.straggler(row_groups, 8), 6),
+        "attention_straggler_8": round(balance.straggler(row_groups, 8, cost="attention_cost"), 6),
+        "step_cv_8": round(balance.step_cv(row_groups, 8), 6),
+    }
 
 
 def totals(row_groups: pa.Table) -> dict[str, int]:

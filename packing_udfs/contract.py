@@ -101,6 +101,7 @@ MANIFEST_SCHEMA = pa.schema(
         ("num_label_tokens", pa.int64()),
         ("num_images", pa.int64()),
         ("vision_cost", pa.list_(pa.int32())),  # of each pack, in stored order
+        ("attention_cost", pa.list_(pa.int64())),  # of each pack: the sum of its samples' squared lengths
     ]
 )
 

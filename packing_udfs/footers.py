@@ -82,6 +82,7 @@ def _row(metadata: pq.FileMetaData, index: int, path: str, num_bytes: int, foote
         "bytes": length,
         "num_rows": num_rows,
         "vision_cost": [0] * num_rows,
+        "attention_cost": [0] * num_rows,
     }
 
 

@@ -60,6 +60,7 @@ def _totals(packs: pa.Table) -> dict:
         "num_label_tokens": total("num_label_tokens"),
         "num_images": total("num_images"),
         "vision_cost": packs["vision_cost"].to_pylist(),
+        "attention_cost": [sum(n * n for n in lengths) for lengths in packs["sample_lengths"].to_pylist()],
     }
 
 

@@ -112,3 +112,14 @@ def test_alignment_makes_ranks_even_at_the_price_of_step_cv():
 def test_bad_arguments_are_named():
     with pytest.raises(ValueError, match="num_packs_per_group=0"):
         row_groups(np.array([1]), 0, 0)
+
+
+def test_straggler_of_attention():
+    """Two ranks, two steps of attention 1 and 3, then 2 and 2: (3 / 2 + 2 / 2) / 2."""
+    rows = [
+        {"file": "a", "row_group": i, "num_rows": 2, "vision_cost": [1, 1], "attention_cost": costs}
+        for i, costs in enumerate([[1, 2], [3, 2]])
+    ]
+    table = pa.Table.from_pylist(rows, schema=MANIFEST_SCHEMA)
+    assert straggler(table, 2, cost="attention_cost") == 1.25
+    assert straggler(table, 2) == 1.0
