@@ -52,6 +52,7 @@ def collate(
         keeps its row group in memory; `bytes(buffer)` to keep one). Absent with None or a processor.
     With `processor`: what its image processor returns for the images, a row of tiles a pack where the model takes
     them so (Idefics3: pixel_values [B, tiles, 3, H, W]) and else all in one; absent when there is no image.
+    image_inputs: the names of those tensors, which are arguments of the model.
     With `blank`, a batch without images has one; S is larger where no row's padding has room for it.
     With `mrope`, a `packing_udfs.positions.MRope`, position_ids are int64 [4, B, S], as Qwen2-VL's kin takes them.
 
@@ -74,16 +75,18 @@ def collate(
     batch["num_label_tokens"] = torch.tensor([pack["num_label_tokens"] for pack in packs])
     batch["is_padding"] = torch.tensor([pack.get("is_padding", False) for pack in packs])
     batch["image_sizes"] = torch.from_numpy(np.concatenate([np.asarray(pack["image_sizes"]) for pack in packs]))
+    tensors = {}
     if is_blank:
         batch["input_ids"][shortest, blank_at] = torch.from_numpy(blank.ids)
-        batch |= pixels(processor, [[blank.image] if i == shortest else [] for i in range(len(packs))], **blank.options)
+        given = [[blank.image] if i == shortest else [] for i in range(len(packs))]
+        tensors = pixels(processor, given, **blank.options)
     elif processor is not None:
-        batch |= pixels(processor, [decode_images(pack) for pack in packs])
+        tensors = pixels(processor, [decode_images(pack) for pack in packs])
     elif images == "pil":
         batch["images"] = [decode_images(pack) for pack in packs]
     elif images == "bytes":
         batch["images"] = [pack["images"] for pack in packs]
-    return batch
+    return {**batch, **tensors, "image_inputs": list(tensors)}
 
 
 def _tokens(packs: Sequence[dict], seq_len: int, pad_token_id: int) -> dict:

@@ -82,8 +82,9 @@ class StepDataset(IterableDataset):
 
     num_steps: int
 
-    def __init__(self, num_lanes: int, micro_batch_size: int):
-        self._num_lanes, self._micro_batch_size = num_lanes, micro_batch_size
+    def __init__(self, rank: int, num_lanes: int, micro_batch_size: int):
+        self.cut = (rank, num_lanes, micro_batch_size)
+        self._rank, self._num_lanes, self._micro_batch_size = self.cut
         self._shared = SharedPosition()
         self._position: tuple[int, int] | None = None  # (epoch, micro-batches done in it) of the iteration here
 
@@ -105,6 +106,10 @@ class StepDataset(IterableDataset):
         """Start at step 0 of `epoch` next time. After `load_state_dict`, the epoch of the state keeps its position."""
         if epoch != self._shared.epoch:
             self.seek(epoch)
+
+    def state_at(self, epoch: int, step: int) -> dict:
+        """The state of a run that goes on at `step` of `epoch`."""
+        return self._state(epoch, step * self.micro_batches_per_step)
 
     def state_dict(self) -> dict:
         """The position, in the process that iterates. Raises StateError where DataLoader workers do: they are ahead of

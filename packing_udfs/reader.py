@@ -94,7 +94,7 @@ class PackedDataset(StepDataset):
         prefetch: int | None = None,
         retry_seconds: float = 600.0,
     ):
-        self._rank, world = _rank_and_world(rank, world_size)
+        rank, world = _rank_and_world(rank, world_size)
         num_lanes, over = divmod(global_batch_size, world)
         if over or num_lanes < 1:
             raise ValueError(f"global_batch_size={global_batch_size}: must be a multiple of world_size={world}")
@@ -112,11 +112,11 @@ class PackedDataset(StepDataset):
             raise ValueError(f"prefetch={prefetch}: must be at least 0")
         if processor is None and (blank or mrope):
             raise ValueError(f"blank={blank}, mrope={mrope}: both need the processor")
-        super().__init__(num_lanes, micro)
+        super().__init__(rank, num_lanes, micro)
         self._order_options = {"global_batch_size": global_batch_size, "seed": seed, "shuffle": shuffle, "end": end}
         self._prefetch = prefetch
         self._source = open_source(repo_or_path, revision, retry_seconds=retry_seconds)
-        self.manifest = _load_manifest(self._source, split, shared=world_size is None)
+        self.manifest = _load_manifest(self._source, split, together=world_size is None)
         num_packs = self.manifest.num_packs
         self.num_steps = num_packs // global_batch_size if end == "drop" else -(-num_packs // global_batch_size)
         if not self.num_steps:
@@ -199,10 +199,10 @@ def _is_distributed() -> bool:
     return torch.distributed.is_available() and torch.distributed.is_initialized()
 
 
-def _load_manifest(source, split: str, *, shared: bool) -> manifest.Manifest:
+def _load_manifest(source, split: str, *, together: bool) -> manifest.Manifest:
     info_path = contract.MANIFEST_JSON.format(split=split)
     if isinstance(source, HubSource) and not source.is_pinned:
-        if shared and _is_distributed():
+        if together and _is_distributed():
             _pin_together(source, info_path)
         source.pin(info_path)
     try:
