@@ -54,7 +54,9 @@ def run(config: Config, spark: SparkSession | None = None, *, spark_conf: str | 
     vision_unit = _check_budgets(config, processor)
     publish.check_token()
     sources = [pin(source, f"sources.{i}") for i, source in enumerate(config.sources)]
-    plan = plan_shards(config, sources, publish.read_head(config.output.repo))
+    head = publish.read_head(config.output.repo)
+    card.read_front_matter(head.readme)  # one that cannot be merged is refused before hours of work
+    plan = plan_shards(config, sources, head)
     head = publish.create(config.output.repo, config.output.private)
     repository = publish.Repository(config.output.repo, config.output.retry_seconds)
     spark = spark or get_session(spark_conf)

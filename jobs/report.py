@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from jobs.sources import PinnedSource
 from packing_udfs import balance, metrics
-from packing_udfs.outcomes import LEDGER_SCHEMA
+from packing_udfs.outcomes import LEDGER_SCHEMA, NOT_SAMPLED
 
 _OUTCOMES = ("rows", "copies", "packed", "quarantined", "duplicates", "not_sampled")
 _COUNTS = tuple(name for name in LEDGER_SCHEMA.names if name.startswith("num_"))
@@ -69,7 +69,8 @@ class Ledger:
 
     def check_quarantine(self, max_fraction: float) -> None:
         """Raises QualityError, with the reasons in a table, when too large a share of rows is quarantined."""
-        num_rows, quarantined = self.count(), self.count(outcome="quarantined")
+        num_rows = self.count() - self.count(outcome=NOT_SAMPLED)
+        quarantined = self.count(outcome="quarantined")
         if quarantined > max_fraction * num_rows:
             lines = [f"  {count:>10,}  {reason}" for reason, count in sorted(self.reasons().items())]
             raise QualityError(

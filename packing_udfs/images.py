@@ -20,7 +20,7 @@ from PIL import Image
 from packing_udfs.contract import REASONS
 
 # An MPO (several JPEGs in one file, as cameras make) opens as JPEG.
-FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF", "JPEG2000", "PPM")
+FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF", "JPEG2000")
 MAX_PIXELS = 50_000_000  # every format then decodes in less than 1 GB and about 5 s; JPEG 2000 is the worst
 _EXIF_ORIENTATION = 0x0112
 _UPRIGHT = {

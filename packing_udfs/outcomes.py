@@ -90,4 +90,4 @@ class Outcomes:
             return "quarantined", self.problems[i].reason
         if i in self.duplicates:
             return "duplicate", ""
-        return ("not_sampled" if i in self.not_sampled else "packed"), ""
+        return (NOT_SAMPLED if i in self.not_sampled else "packed"), ""
