@@ -19,13 +19,10 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyspark.sql import DataFrame, SparkSession
-from pyspark_huggingface.huggingface_source import HuggingFaceSource
+from pyspark.sql import SparkSession
 
-from jobs import adapters
-from jobs.adapters.copies import with_copies
 from jobs.repaired_reader import RepairedReader, Slice
-from jobs.sources import PinnedSource, _columns, _options
+from jobs.sources import PinnedSource, open_reader, to_samples
 from packing_udfs.contract import SAMPLE_SCHEMA
 from packing_udfs.order import permutation
 
@@ -46,7 +43,7 @@ def read_sample(spark: SparkSession, sources: Sequence[PinnedSource], max_rows: 
     shares = share_out(max_rows, [source.num_rows for source in sources])
     total, samples, num_rows_read = sum(shares), [SAMPLE_SCHEMA.empty_table()], []
     for i, (pinned, share) in enumerate(zip(sources, shares, strict=True)):
-        reader = _open(pinned)
+        reader = open_reader(pinned)
         tables = [
             _first_rows(reader, part, wanted, MAX_BYTES * wanted // total)
             for part, wanted in _choose(reader.partitions(), pinned, share, (seed, i))
@@ -70,17 +67,6 @@ def share_out(total: int, sizes: Sequence[int]) -> list[int]:
     for i in np.argsort(remainders, kind="stable")[: total - sum(shares)].tolist():
         shares[i] += 1
     return shares
-
-
-def _open(pinned: PinnedSource) -> RepairedReader:
-    """What `jobs.sources.read` reads with."""
-    return RepairedReader(HuggingFaceSource(_options(pinned.source, pinned.commit)), _columns(pinned), True)
-
-
-def _to_samples(rows: DataFrame, pinned: PinnedSource, seed: int) -> DataFrame:
-    """What `jobs.sources.read` makes of rows."""
-    samples = adapters.to_samples(rows, pinned.adapter, pinned.source)
-    return with_copies(samples, pinned.source, pinned.num_rows, seed)
 
 
 def _choose(parts: Sequence[Slice], pinned: PinnedSource, share: int, key: tuple[int, ...]) -> list[tuple[Slice, int]]:
@@ -116,5 +102,5 @@ def _adapt(spark: SparkSession, pinned: PinnedSource, rows: pa.Table, seed: int)
     with tempfile.TemporaryDirectory(prefix="packing-sample-") as folder:
         given, made = str(Path(folder, "rows.parquet")), str(Path(folder, "samples"))
         pq.write_table(rows, given, row_group_size=ROW_GROUP_ROWS)
-        _to_samples(spark.read.parquet(given), pinned, seed).write.parquet(made)
+        to_samples(spark.read.parquet(given), pinned, seed).write.parquet(made)
         return pq.read_table(made).select(SAMPLE_SCHEMA.names).cast(SAMPLE_SCHEMA)

@@ -24,7 +24,7 @@ from pyspark_huggingface.huggingface_source import HuggingFaceSource
 
 from jobs import adapters
 from jobs.adapters.copies import with_copies
-from jobs.repaired_reader import path_in_repo, plain_schema, row_files
+from jobs.repaired_reader import RepairedReader, path_in_repo, plain_schema, row_files
 from jobs.row_counts import CountError, count_rows
 from packing_udfs.config import Source
 
@@ -103,14 +103,20 @@ def pin(source: Source, field: str) -> PinnedSource:
 
 def read(spark: SparkSession, pinned: PinnedSource, seed: int = 0) -> DataFrame:
     """A pinned source's rows as samples (`contract.SAMPLE_SCHEMA`), with its limit and weight by hash of `seed`."""
-    options = {
-        **_options(pinned.source, pinned.commit),
-        "provenance": "true",
-        "columns": json.dumps(columns_of(pinned)),
-    }
-    rows = spark.read.format("huggingface").options(**options).load()
+    options = {"provenance": "true", "columns": json.dumps(columns_of(pinned))}
+    options |= _options(pinned.source, pinned.commit)
+    return to_samples(spark.read.format("huggingface").options(**options).load(), pinned, seed)
+
+
+def to_samples(rows: DataFrame, pinned: PinnedSource, seed: int) -> DataFrame:
+    """What `read` makes of a source's rows with their provenance."""
     samples = adapters.to_samples(rows, pinned.adapter, pinned.source)
     return with_copies(samples, pinned.source, pinned.num_rows, seed)
+
+
+def open_reader(pinned: PinnedSource) -> RepairedReader:
+    """What the tasks of `read` read with, for reading some of a source without Spark."""
+    return RepairedReader(HuggingFaceSource(_options(pinned.source, pinned.commit)), columns_of(pinned), True)
 
 
 def _options(source: Source, commit: str) -> dict[str, str]:

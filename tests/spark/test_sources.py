@@ -7,24 +7,17 @@ import json
 import pyarrow as pa
 import pytest
 from huggingface_hub import HfApi, HfFileSystem
-from pyspark.sql.pandas.types import from_arrow_schema
 
-from jobs import sources
 from jobs.huggingface_source import HuggingFace
 from jobs.row_counts import CountError, count_rows
-from jobs.sources import PinnedSource, SourceError, pin, read
+from jobs.sources import PinnedSource, SourceError, open_reader, pin, read
 from tests.spark.made_sources import IMAGE, VQA, answers, parquet, picture, source, upload, vqa_row_file, vqa_rows
 
 
 def rows_of(pinned: PinnedSource) -> list[dict]:
     """A source's rows as the job's tasks read them, without Spark."""
-    options = {"path": pinned.source.repo, "provenance": "true", "columns": json.dumps(sources.columns_of(pinned))}
-    data_source = HuggingFace(options | {"split": pinned.source.split, "revision": pinned.commit})
-    schema = data_source.schema()
-    reader = data_source.reader(schema)
-    batches = [batch for partition in reader.partitions() for batch in reader.read(partition)]
-    assert all(from_arrow_schema(batch.schema).names == schema.names for batch in batches)
-    return [row for batch in batches for row in batch.to_pylist()]
+    reader = open_reader(pinned)
+    return [row for part in reader.partitions() for batch in reader.read(part) for row in batch.to_pylist()]
 
 
 def samples_of(spark, repo: str):
