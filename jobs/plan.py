@@ -32,7 +32,7 @@ def splits_of(config: Config) -> list[str]:
 
 def plan_shards(config: Config, sources: list[PinnedSource], head: Head) -> ShardPlan:
     """The run's shards. Raises OutputError when they would break a limit of the Hub."""
-    num_train = _num_shards(config, sum(source.num_bytes for source in sources), head)
+    num_train = _num_shards(config, sum(source.num_sampled_bytes for source in sources), head)
     fraction = config.shards.validation_fraction
     num_validation = _power_of_two(num_train * fraction) if fraction else 0
     paths = []

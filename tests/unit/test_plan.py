@@ -22,7 +22,7 @@ def job(**sections) -> config.Config:
 
 def sources(*num_bytes: int) -> list[SimpleNamespace]:
     """Pinned sources of which only the size is asked."""
-    return [SimpleNamespace(num_bytes=size) for size in num_bytes]
+    return [SimpleNamespace(num_sampled_bytes=size) for size in num_bytes]
 
 
 def head(*paths: str, **num_shards: int) -> Head:
