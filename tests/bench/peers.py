@@ -5,6 +5,7 @@ import heapq
 import binpacking
 import numpy as np
 import pyarrow as pa
+import torch
 from datasets import Dataset, disable_progress_bars
 from trl.data_utils import pack_dataset
 
@@ -66,3 +67,18 @@ def _knapsack(members, lengths, num_images, seq_len, num_packs, max_images) -> l
         for entry in [*skipped, (load + int(lengths[index]), at)]:
             heapq.heappush(loads, entry)
     return [pack for pack in packs if pack]
+
+
+def nanovlm_sample(input_ids: np.ndarray, labels: np.ndarray) -> dict[str, torch.Tensor]:
+    """A sample as nanoVLM's dataset yields it to its packing: tensors, with an attention mask."""
+    ids = torch.from_numpy(input_ids)
+    return {"input_ids": ids, "labels": torch.from_numpy(labels), "attention_mask": torch.ones_like(ids)}
+
+
+def nanovlm_pack(samples: list[dict[str, torch.Tensor]]) -> tuple[torch.Tensor, ...]:
+    """(input ids, labels, attention mask) of a pack, rebuilt: lists extended token by token, then stacked."""
+    columns: dict[str, list[torch.Tensor]] = {"input_ids": [], "labels": [], "attention_mask": []}
+    for sample in samples:
+        for name, tokens in columns.items():
+            tokens.extend(sample[name])
+    return tuple(torch.stack(tokens) for tokens in columns.values())
