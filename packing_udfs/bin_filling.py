@@ -17,6 +17,7 @@ budgets), compiled code (a heavy dependency for a step that isn't the job's bott
 """
 
 import bisect
+import math
 
 import numpy as np
 
@@ -114,7 +115,7 @@ def fill_bins(
     by_length[np.searchsorted(pool.lengths, sizes[0])] = attention
     length_work = by_length.tolist()
     bins = []
-    tokens_left, vision_left, work_left = int(sizes[0].sum()), int(sizes[1].sum()), float(work.sum())
+    tokens_left, vision_left, work_left = int(sizes[0].sum()), int(sizes[1].sum()), math.fsum(pool.work)
     while pool.open:
         target = work_left / max(tokens_left / caps[0], vision_left / caps[1], 1.0)
         members = _fill(pool, caps, target, class_work, length_work, weight, complete)
