@@ -87,6 +87,7 @@ def _settings(config: Config, sources: Sequence[PinnedSource] = ()) -> PackSetti
         num_packs_per_row_group=config.shards.num_packs_per_row_group,
         duplicates=config.shards.duplicates,
         seed=config.shards.seed,
+        images=config.images,
         videos={pinned.source.name: pinned.source.video for pinned in sources if pinned.has_videos},
     )
 

@@ -140,6 +140,15 @@ class Processor(_Model):
     """Always false: code from a repository is never run."""
 
 
+class Images(_Model):
+    """What is done to images beyond reading their headers."""
+
+    verify: Literal["header", "decode"] = "header"
+    """decode: every image is decoded once, and a sample with one that does not decode is quarantined; see the bench."""
+    max_side: int | None = Field(None, ge=16, le=65_500)  # JPEG has no more
+    """Pixels of the longer side at most; a larger image is scaled down and re-encoded. Bytes untouched when absent."""
+
+
 class Pack(_Model):
     """What fits in a pack."""
 
@@ -208,6 +217,7 @@ class Config(_Model):
     sources: tuple[Source, ...] = Field(min_length=1, strict=False)  # YAML has lists
     """Datasets to read, concatenated and shuffled into one."""
     processor: Processor
+    images: Images = Images()
     pack: Pack = Pack()
     shards: Shards = Shards()
     quality: Quality = Quality()

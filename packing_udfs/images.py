@@ -2,11 +2,20 @@
 
 `read_size` (in the job) and `decode` (in the reader) are two halves of one promise: a kept image decodes to the
 size that was encoded. Headers only, 13–24 µs an image against 1 ms and more for a decode; the price is that a
-header does not prove a body, so a truncated body is found by `decode` unless it is asked for earlier.
+header does not prove a body, so a truncated body is found by `decode` unless `prepare` is asked to verify.
 Rejected: Pillow's own format guessing over all plug-ins, because EPS, WMF or ICO open and then fail or change size.
 
 The format allow-list, one pixel cap and the table of modes decide what is accepted; every refusal is an
 `ImageError` whose `reason` is one of `contract.REASONS` and goes into the quarantine.
+
+Bytes stay as they came unless `max_side` asks for smaller images. A larger one is then decoded, scaled with Lanczos and
+stored upright with no metadata, as
+
+    PNG    when it came without loss (PNG, GIF, BMP, TIFF) and has at most 4,096 colours: charts, pages, drawings
+    JPEG   of quality 92 otherwise: photos
+
+What it becomes depends on its bytes and on Pillow's build alone: equal for one lock file and processor architecture.
+Rejected: keeping the source's format, which makes photos in PNG ten times what they need.
 """
 
 import io
@@ -21,6 +30,9 @@ from packing_udfs.contract import REASONS
 
 # An MPO (several JPEGs in one file, as cameras make) opens as JPEG.
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF", "JPEG2000")
+_WITHOUT_LOSS = ("PNG", "GIF", "BMP", "TIFF")
+_MAX_COLOURS_OF_PNG = 4096
+JPEG_QUALITY = 92
 MAX_PIXELS = 50_000_000  # every format then decodes in less than 1 GB and about 5 s; JPEG 2000 is the worst
 _EXIF_ORIENTATION = 0x0112
 _UPRIGHT = {
@@ -151,6 +163,42 @@ def decode(data: bytes | None) -> Image.Image:
             raise ImageError("image_broken", f"its header says {size}, its body {image.size}")
         rgb = _to_rgb(image)
         return rgb.transpose(_UPRIGHT[orientation]) if orientation in _UPRIGHT else rgb
+
+
+def prepare(
+    data: bytes | None, verify: str = "header", max_side: int | None = None
+) -> tuple[tuple[int, int], bytes | None]:
+    """(height, width) of an image as it is to be stored, and its bytes where they are other than `data`, else None.
+
+    `verify`: "header", or "decode" to prove by decoding it. `max_side`: pixels of the longer side at most, ≤ 65,500; a
+    larger image is scaled down to it, so
+
+        prepare(photo of 3000 × 4000, max_side=1000)  ─▶  (750, 1000), a JPEG of it
+
+    Raises ImageError with the reason why the image cannot be used.
+    """
+    size = read_size(data)
+    if max_side is not None and max(size) > max_side:
+        return _scale_down(data, max_side)
+    if verify == "decode":
+        decode(data)
+    return size, None
+
+
+def _scale_down(data: bytes, max_side: int) -> tuple[tuple[int, int], bytes]:
+    image = decode(data)
+    longer = max(image.size)
+    small = image.resize(
+        [max(1, (2 * side * max_side + longer) // (2 * longer)) for side in image.size],  # rounded, in integers
+        Image.Resampling.LANCZOS,
+    )
+    small.info = {}  # Pillow would write some of it: a colour profile, a comment
+    out = io.BytesIO()
+    if _open(data).format in _WITHOUT_LOSS and image.getcolors(_MAX_COLOURS_OF_PNG) is not None:
+        small.save(out, "PNG")
+    else:
+        small.save(out, "JPEG", quality=JPEG_QUALITY)
+    return (small.height, small.width), out.getvalue()
 
 
 def _to_rgb(image: Image.Image) -> Image.Image:

@@ -22,6 +22,7 @@ LEDGER_SCHEMA = pa.schema(
         ("num_copies", pa.int64()),  # those of num_rows that are copies beyond the first of a row
         ("num_tokens", pa.int64()),  # of the rows that got as far as tokens, before anything was cut
         ("num_images", pa.int64()),
+        ("num_images_reencoded", pa.int64()),  # those of num_images that were larger than images.max_side
         ("num_turns_dropped", pa.int64()),  # for their ratings
         ("num_turns_cut", pa.int64()),  # of packed rows that were too long (pack.over_length) …
         ("num_tokens_cut", pa.int64()),  # … and the tokens lost with them
@@ -38,6 +39,7 @@ class Outcomes:
         self.duplicates: set[int] = set()
         self.not_sampled = {i for i, reason in enumerate(rows.reason) if reason == NOT_SAMPLED}
         self.num_tokens: dict[int, int] = {}  # of rows that were encoded
+        self.num_images_reencoded: dict[int, int] = {}  # of rows whose images are all sound
         self.cuts: dict[int, Shortened] = {}  # of rows that are packed in part
 
     def open(self) -> list[int]:
@@ -75,6 +77,7 @@ class Outcomes:
                 rows.copy[i] > 0,
                 self.num_tokens.get(i, 0),
                 len(rows.images[i]),
+                self.num_images_reencoded.get(i, 0),
                 rows.num_turns_dropped[i],
                 cut.num_turns_cut if cut else 0,
                 cut.num_tokens_cut if cut else 0,

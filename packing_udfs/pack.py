@@ -1,9 +1,9 @@
 """The body of the grouped pandas UDF: one shard of samples in, packs in row groups and what was left out.
 
 Order is made here, because a shuffle brings rows in any order: sort by (sample_id, provenance, copy), drop exact
-duplicates, read image sizes, encode, cut or set aside what fits no pack, choose packs by lengths and costs alone, deal
-them to aligned row groups. Only then are bytes touched, one row group at a time, so the memory beyond the shard itself
-is one row group. Same samples and settings give the same bytes, whatever brought them here.
+duplicates, check images and read their sizes, encode, cut or set aside what fits no pack, choose packs by lengths and
+costs alone, deal them to aligned row groups. Only then are bytes assembled, one row group at a time, so the memory
+beyond the shard itself is one row group. Same samples and settings give the same bytes, whatever brought them here.
 
 Selection is apart from assembly: the knapsack sees integers and returns indices (`packing_udfs.knapsack`).
 """
@@ -17,10 +17,10 @@ import pyarrow as pa
 
 from packing_udfs import balance, knapsack, metrics
 from packing_udfs.assemble import Unit, assemble
-from packing_udfs.config import Video
+from packing_udfs.config import Images, Video
 from packing_udfs.encode import EncodedSample, EncodeError, Encoder
 from packing_udfs.families import Size
-from packing_udfs.images import ImageError, read_size
+from packing_udfs.images import ImageError, prepare
 from packing_udfs.outcomes import Outcomes
 from packing_udfs.over_length import Policy, shorten
 from packing_udfs.shard_rows import Rows, duplicates
@@ -44,6 +44,7 @@ class PackSettings:
     num_packs_per_row_group: int = 32
     duplicates: str = "drop"
     seed: int = 0
+    images: Images = field(default_factory=Images)
     videos: Mapping[str, Video] = field(default_factory=dict)
     """For each source with videos, how they become images."""
 
@@ -117,7 +118,7 @@ def _encode(rows: Rows, encoder: Encoder, outcomes: Outcomes, settings: PackSett
     for start in range(0, len(todo), ENCODE_BATCH):
         usable: dict[int, tuple[list[dict], list[Size]]] = {}
         for i in todo[start : start + ENCODE_BATCH]:
-            found = _usable(rows, i, settings)
+            found = _usable(rows, i, settings, outcomes)
             if isinstance(found, EncodeError):
                 outcomes.problems[i] = found
             else:
@@ -131,8 +132,10 @@ def _encode(rows: Rows, encoder: Encoder, outcomes: Outcomes, settings: PackSett
     return units
 
 
-def _usable(rows: Rows, i: int, settings: PackSettings) -> tuple[list[dict], list[Size]] | EncodeError:
-    """A row's messages and the sizes of its images. Videos of the row become images here."""
+def _usable(
+    rows: Rows, i: int, settings: PackSettings, outcomes: Outcomes
+) -> tuple[list[dict], list[Size]] | EncodeError:
+    """A row's messages and the sizes of its images, which become here what is stored: frames of videos, scaled down."""
     if rows.reason[i] is not None:
         return EncodeError(rows.reason[i], "")
     messages = rows.messages(i)
@@ -141,9 +144,15 @@ def _usable(rows: Rows, i: int, settings: PackSettings) -> tuple[list[dict], lis
     try:
         if rows.source[i] in settings.videos:
             messages, rows.images[i] = with_frames(messages, rows.images[i], settings.videos[rows.source[i]])
-        return messages, [read_size(None if image is None else image["bytes"]) for image in rows.images[i]]
+        data = [None if image is None else image["bytes"] for image in rows.images[i]]
+        prepared = [prepare(d, settings.images.verify, settings.images.max_side) for d in data]
     except ImageError as error:
         return EncodeError(error.reason, error.detail)
+    for k, (_, smaller) in enumerate(prepared):
+        if smaller is not None:
+            rows.images[i][k] = {**rows.images[i][k], "bytes": smaller}
+    outcomes.num_images_reencoded[i] = sum(smaller is not None for _, smaller in prepared)
+    return messages, [size for size, _ in prepared]
 
 
 def _fit(

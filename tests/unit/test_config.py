@@ -18,7 +18,7 @@ sources:
 processor: {path: owner/model}
 output: {repo: user/packed}
 """
-SECTIONS = "sources, processor, pack, shards, quality, output"
+SECTIONS = "sources, processor, images, pack, shards, quality, output"
 
 
 @pytest.fixture
@@ -40,6 +40,7 @@ def test_smallest(load):
     assert (job.output.split, job.output.mode, job.quality.max_quarantine_fraction) == ("train", "overwrite", 0.05)
     assert job.pack.max_vision_cost is None
     assert job.shards.num_shards is None
+    assert (job.images.verify, job.images.max_side) == ("header", None)
 
 
 def test_frozen(load):
@@ -160,6 +161,9 @@ BAD_VALUES = {
     "sources.0.min_ratings.image_correspondence=0": at_least(1, 0),
     "sources.0.min_ratings.visual_dependency=0": at_least(1, 0),
     "sources.0.min_ratings.formatting=6": at_most(5, 6),
+    "images.verify=body": "'body' is refused: Input should be 'header' or 'decode'",
+    "images.max_side=15": at_least(16, 15),
+    "images.max_side=65501": at_most(65500, 65501),
     "shards.shard_bytes=1073741825": at_most(1073741824, 1073741825),
     "shards.shard_bytes=1023": at_least(1024, 1023),
     "shards.num_shards=0": at_least(1, 0),

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,7 +13,7 @@ from PIL import Image
 from PIL.PngImagePlugin import PngImageFile
 
 from packing_udfs.contract import REASONS
-from packing_udfs.images import FORMATS, MAX_PIXELS, ImageError, decode, read_size
+from packing_udfs.images import FORMATS, MAX_PIXELS, ImageError, decode, prepare, read_size
 from tests.unit import nasty_images
 
 FILES = nasty_images.files()
@@ -99,6 +100,96 @@ def test_pixels_are_not_loaded_for_the_size(monkeypatch):
         f"PNG with {what} behind its pixels" for what in ("EXIF", "EXIF as text", "XMP", "packed XMP")
     }
     assert len(pngs) > 25
+
+
+# `prepare`: what is stored
+
+
+def test_bytes_are_left_alone_unless_asked():
+    kept = [file for file in FILES.values() if file.reason is None]
+    assert len(kept) > 60
+    for file in kept:
+        assert prepare(file.data) == (file.size, None)
+    for file in FILES.values():
+        if file.size is None:
+            with pytest.raises(ImageError, match=file.reason):
+                prepare(file.data)
+
+
+def test_a_header_is_no_proof_and_a_decode_is():
+    bodies = {name: file for name, file in FILES.items() if file.size and file.reason}
+    assert "JPEG cut in half" in bodies
+    for file in bodies.values():
+        assert prepare(file.data, "header") == (file.size, None)
+        with pytest.raises(ImageError) as refused:
+            prepare(file.data, "decode")
+        assert refused.value.reason == file.reason
+
+
+def photo(height: int, width: int) -> Image.Image:
+    """Smooth with a little noise, and of more than 4,096 colours."""
+    y, x = np.mgrid[:height, :width]
+    noise = np.random.default_rng(0).integers(0, 8, (height, width, 3))
+    return Image.fromarray((np.stack([x, y, x + y], 2) * 120 // (height + width) + noise).astype(np.uint8))
+
+
+def chart(height: int, width: int) -> Image.Image:
+    """Four coloured fields."""
+    return nasty_images.picture().resize((width, height), Image.Resampling.NEAREST)
+
+
+SCALED = {
+    # how it is stored, of what size (height, width), max_side: format and size after
+    "photo as JPEG": (photo(300, 400), "JPEG", {}, 100, "JPEG", (75, 100)),
+    "photo as PNG": (photo(300, 400), "PNG", {}, 100, "JPEG", (75, 100)),
+    "chart as PNG": (chart(300, 400), "PNG", {}, 100, "PNG", (75, 100)),
+    "chart as GIF": (chart(300, 400), "GIF", {}, 100, "PNG", (75, 100)),
+    "chart as JPEG": (chart(300, 400), "JPEG", {}, 100, "JPEG", (75, 100)),
+    "grey photo as JPEG": (photo(300, 400).convert("L"), "JPEG", {}, 100, "JPEG", (75, 100)),
+    "turned by EXIF": (photo(300, 400), "JPEG", {"exif": nasty_images.exif(6)}, 100, "JPEG", (100, 75)),
+    "no whole number": (chart(333, 500), "PNG", {}, 100, "PNG", (67, 100)),  # 66.6
+    "half": (chart(25, 200), "PNG", {}, 100, "PNG", (13, 100)),  # 12.5
+    "a line": (chart(1, 5000), "PNG", {}, 100, "PNG", (1, 100)),
+    "one more than allowed": (chart(101, 50), "PNG", {}, 100, "PNG", (100, 50)),  # 49.5
+}
+
+
+@pytest.mark.parametrize("name", SCALED)
+def test_scaled_down(name):
+    """To the size promised, upright, the same every time, and with nothing of the file but its pixels."""
+    image, kind, options, max_side, stored_kind, size = SCALED[name]
+    profile = {"icc_profile": b"profile" * 20} if kind in ("JPEG", "PNG") else {}
+    data = nasty_images.save(image, kind, comment=b"no comment", **options, **profile)
+    promised, stored = prepare(data, max_side=max_side)
+    assert promised == size == read_size(stored)
+    decoded = decode(stored)
+    assert (decoded.height, decoded.width) == size
+    with Image.open(io.BytesIO(stored)) as opened:
+        assert opened.format == stored_kind
+        assert not opened.getexif()
+        assert opened.info.keys() <= {"jfif", "jfif_version", "jfif_unit", "jfif_density"}
+    assert prepare(data, max_side=max_side) == (promised, stored)
+    assert prepare(stored, "decode", max_side) == (size, None)  # nothing is left to do
+    shown = decode(data).resize(decoded.size, Image.Resampling.BOX)  # another filter: about the same picture
+    assert np.abs(np.asarray(shown, int) - np.asarray(decoded, int)).mean() < 6
+
+
+@pytest.mark.parametrize("verify", ["header", "decode"])
+def test_as_large_as_allowed_is_left_alone(verify):
+    assert prepare(nasty_images.save(chart(100, 50), "PNG"), verify, 100) == ((100, 50), None)
+
+
+def test_a_quality_of_92():
+    """The tables of quantisation are those that Pillow writes for it."""
+    _, stored = prepare(nasty_images.save(photo(300, 400), "PNG"), max_side=100)
+    expected = Image.open(io.BytesIO(nasty_images.save(photo(9, 9), "JPEG", quality=92)))
+    assert Image.open(io.BytesIO(stored)).quantization == expected.quantization
+
+
+def test_what_has_to_be_scaled_has_to_decode():
+    data = nasty_images.save(photo(300, 400), "JPEG")
+    with pytest.raises(ImageError, match="image_broken"):
+        prepare(data[: len(data) // 2], max_side=100)
 
 
 # VmHWM is the process's own; ru_maxrss starts at what its parent's was.
