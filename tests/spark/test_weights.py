@@ -8,7 +8,7 @@ import pytest
 from jobs.adapters.copies import with_copies
 from jobs.report import Ledger, LedgerError
 from jobs.sources import pin, read
-from packing_udfs.pack import NOT_SAMPLED
+from packing_udfs.outcomes import NOT_SAMPLED
 from tests.spark.made_sources import VQA, parquet, source, upload, vqa_rows
 from tests.spark.test_job import read_packs
 
