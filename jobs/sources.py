@@ -96,7 +96,7 @@ def pin(source: Source, field: str) -> PinnedSource:
     try:
         adapter = adapters.choose(from_arrow_schema(plain_schema(features, list(features))), source)
     except adapters.ColumnError as error:
-        raise SourceError(f"{field}.adapter: {source.repo}: {error}") from None
+        raise SourceError(f"{field}.{error.field}: {source.repo}: {error}") from None
     pinned = PinnedSource(source, commit, (), adapter, licenses)
     return PinnedSource(source, commit, _count(opened, field, pinned), adapter, licenses)
 

@@ -20,7 +20,11 @@ _VIDEO_EXTENSIONS = ("mp4", "mkv", "webm", "mov", "avi", "mpeg")
 
 
 class ColumnError(ValueError):
-    """Columns that an adapter cannot use; the message says which and why."""
+    """Columns that an adapter cannot use; the message says which and why. `field`: of the source's configuration."""
+
+    def __init__(self, message: str, field: str = "adapter"):
+        super().__init__(message)
+        self.field = field
 
 
 @dataclass(frozen=True)
@@ -68,7 +72,7 @@ class Columns:
         """Raises ColumnError for a name in the configuration that no adapter asks for or the source does not have."""
         for name, path in self._given.items():
             if name not in known:
-                raise ColumnError(f"columns: no adapter has a column {name!r}; they have {', '.join(known)}")
+                raise ColumnError(f"no adapter has a column {name!r}; they have {', '.join(known)}", "columns")
             self._at(path)
 
     def _at(self, path: str) -> Field:
@@ -79,7 +83,7 @@ class Columns:
         for part in path.split("."):
             inner = field_of(found.kind, part) if isinstance(found.kind, StructType) else None
             if inner is None:
-                raise ColumnError(f"columns: there is no column {path!r}; there are {self}")
+                raise ColumnError(f"there is no column {path!r}; there are {self}", "columns")
             found = Field(found.path + inner.path, inner.kind)
         return found
 
