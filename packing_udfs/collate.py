@@ -30,6 +30,9 @@ import torch
 from packing_udfs.contract import IGNORE_INDEX, ContractError
 from packing_udfs.images import ImageError, decode
 
+# What a processor makes of text; the batch has its own.
+_TEXT_INPUTS = ("input_ids", "attention_mask", "token_type_ids", "mm_token_type_ids")
+
 
 def collate(
     packs: Sequence[dict],
@@ -78,10 +81,10 @@ def collate(
     tensors = {}
     if is_blank:
         batch["input_ids"][shortest, blank_at] = torch.from_numpy(blank.ids)
-        given = [[blank.image] if i == shortest else [] for i in range(len(packs))]
+        given = [[[blank.image]] if i == shortest else [] for i in range(len(packs))]
         tensors = pixels(processor, given, **blank.options)
     elif processor is not None:
-        tensors = pixels(processor, [decode_images(pack) for pack in packs])
+        tensors = pixels(processor, [_of_samples(pack, decode_images(pack)) for pack in packs])
     elif images == "pil":
         batch["images"] = [decode_images(pack) for pack in packs]
     elif images == "bytes":
@@ -161,18 +164,29 @@ def decode_images(pack: dict) -> list:
     return decoded
 
 
-def pixels(processor, images: Sequence[list], **options) -> dict:
-    """What the processor's image processor makes of the images of each pack: the tensors its model takes.
+def _of_samples(pack: dict, images: list) -> list[list]:
+    """A pack's images, one list a sample."""
+    ends = np.cumsum(np.asarray(pack["sample_num_images"])).tolist()
+    return [images[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+
+
+def pixels(processor, images: Sequence[Sequence[list]], **options) -> dict:
+    """The tensors that the processor's model takes for the images of each sample of each pack.
 
     A processor whose model takes images by batch row (it returns a `pixel_attention_mask`) is given one list a pack, a
-    pack without images an empty one; the others are given all images in order.
+    pack without images an empty one. The others are called as for the samples one by one, with nothing but
+    placeholders for text: some of them treat an image in company in another way than one that is alone, and some
+    have settings of their own for their image processor.
     """
-    if not any(images):
+    if not any(sample for pack in images for sample in pack):
         return {}
-    image_processor = processor.image_processor
-    by_row = "pixel_attention_mask" in image_processor.model_input_names
-    given = list(images) if by_row else [image for of_pack in images for image in of_pack]
-    return dict(image_processor(images=given, return_tensors="pt", **options))
+    if "pixel_attention_mask" in processor.image_processor.model_input_names:
+        by_row = [[image for sample in pack for image in sample] for pack in images]
+        return dict(processor.image_processor(images=by_row, return_tensors="pt", **options))
+    samples = [sample for pack in images for sample in pack if sample]
+    texts = [processor.image_token * len(sample) for sample in samples]
+    made = processor(text=texts, images=samples, padding=True, return_tensors="pt", **options)
+    return {name: value for name, value in made.items() if name not in _TEXT_INPUTS}
 
 
 def _where(pack: dict) -> str:

@@ -2,7 +2,6 @@
 
 import io
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -151,19 +150,3 @@ def test_pixels_are_those_of_each_sample_alone(processor):
 
 def test_no_pixels_without_images(processor):
     assert "pixel_values" not in collate([pack([3])], 4, processor=processor)
-
-
-def test_images_go_in_one_list_where_the_model_takes_them_so():
-    from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
-
-    processor = SimpleNamespace(image_processor=Qwen2VLImageProcessorPil())
-    rng = np.random.default_rng(2)
-    images = [jpeg(rng, height, width) for height, width in [(60, 90), (56, 56), (120, 64)]]
-    packs = [pack([3, 2], images[:2], [1, 1]), pack([4], row=1), pack([3], images[2:], row=2)]
-    batch = collate(packs, 7, processor=processor)
-    alone = [
-        processor.image_processor(images=[image], return_tensors="pt") for p in packs for image in decode_images(p)
-    ]
-    assert len(alone) == 3
-    for name in ("pixel_values", "image_grid_thw"):
-        torch.testing.assert_close(batch[name], torch.cat([one[name] for one in alone]), rtol=0, atol=0)
