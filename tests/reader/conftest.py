@@ -16,6 +16,7 @@ from packing_udfs import contract, manifest
 from packing_udfs.shard_file import write_shard
 
 SEQ_LEN = 32
+IMAGE_ID = 1000  # the placeholder; all other ids are below
 
 
 def jpeg(rng: np.random.Generator, height: int, width: int) -> bytes:
@@ -26,13 +27,16 @@ def jpeg(rng: np.random.Generator, height: int, width: int) -> bytes:
 
 
 def make_pack(rng: np.random.Generator, number: int, edge: int) -> dict:
-    """A pack of one to three samples whose ids are 10 × number + its place, each with up to two images."""
-    lengths = rng.integers(2, SEQ_LEN // 3, size=rng.integers(1, 4)).tolist()
+    """A pack of one to three samples whose ids are 10 × number + its place, each with up to two images in front."""
+    lengths = rng.integers(3, SEQ_LEN // 3, size=rng.integers(1, 4)).tolist()
     num_images = [int(rng.integers(0, 3)) for _ in lengths]
     sizes = rng.integers(edge, 2 * edge, size=(sum(num_images), 2)).tolist()
     ids = rng.integers(1, 1000, sum(lengths)).tolist()
     starts = np.cumsum([0, *lengths[:-1]])
-    labels = [contract.IGNORE_INDEX if i in starts else token for i, token in enumerate(ids)]
+    for start, num in zip(starts, num_images, strict=True):
+        ids[start : start + num] = [IMAGE_ID] * num
+    untrained = {int(start) + i for start, num in zip(starts, num_images, strict=True) for i in range(max(num, 1))}
+    labels = [contract.IGNORE_INDEX if i in untrained else token for i, token in enumerate(ids)]
     return {
         "input_ids": ids,
         "labels": labels,
@@ -44,7 +48,7 @@ def make_pack(rng: np.random.Generator, number: int, edge: int) -> dict:
         "sample_sources": ["photos"] * len(lengths),
         "images": [{"bytes": jpeg(rng, h, w), "path": None} for h, w in sizes],
         "num_tokens": len(ids),
-        "num_label_tokens": len(ids) - len(lengths),
+        "num_label_tokens": len(ids) - len(untrained),
         "num_images": len(sizes),
         "vision_cost": len(sizes),
     }
