@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 from huggingface_hub import HfApi, HfFileSystem
 
+from jobs import repaired_reader
 from jobs.huggingface_source import HuggingFace
 from jobs.row_counts import CountError, count_rows
 from jobs.sources import PinnedSource, SourceError, open_reader, pin, read
@@ -32,15 +33,16 @@ def answers_of(repo: str) -> list[str]:
     return sorted(row["answer"] for row in rows_of(pin(source(repo), "sources.0")))
 
 
-def test_several_row_groups_and_empty_files():
+@pytest.mark.parametrize("batch_bytes", [1, 16 << 20])
+def test_several_row_groups_and_empty_files(monkeypatch, session_hub, batch_bytes):
     files = {
         "data/train-0.parquet": parquet([], VQA),
         "data/train-1.parquet": vqa_row_file(0, 40, row_group_size=7),
         "data/train-2.parquet": parquet([], VQA),
         "data/train-3.parquet": vqa_row_file(40, 45),
     }
-    upload("user/row-groups", files)
-    pinned = pin(source("user/row-groups"), "sources.0")
+    monkeypatch.setattr(repaired_reader, "BATCH_BYTES", batch_bytes)
+    pinned = pin(source(upload(f"user/row-groups-{batch_bytes}", files)), "sources.0")
     assert [(f.path, f.num_rows, f.num_bytes) for f in pinned.files] == [
         (path, num, len(files[path])) for path, num in zip(files, (0, 40, 0, 5), strict=True)
     ]
@@ -48,6 +50,12 @@ def test_several_row_groups_and_empty_files():
     assert place == {f"answer {i}": ("data/train-1.parquet", i) for i in range(40)} | {
         f"answer {i}": ("data/train-3.parquet", i - 40) for i in range(40, 45)
     }
+    reader = open_reader(pinned)
+    session_hub.requests.clear()
+    num_rows = [len(batch) for batch in reader.read(reader.partitions()[1])]
+    assert num_rows == ([1] * 40 if batch_bytes == 1 else [40])
+    # Of the file: one for the footer, one for its six adjacent row groups.
+    assert len([record for record in session_hub.requests if record.route == "resolve"]) == 2
 
 
 def test_columns_that_no_adapter_needs_may_differ_or_be_of_any_type():
