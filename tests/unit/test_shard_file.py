@@ -36,7 +36,7 @@ def test_counts_of_each_row_group(shard):
         shared
         | {"row_group": i, "num_rows": size, "num_samples": 2 * size, "num_tokens": 5 * size}
         | {"num_label_tokens": 3 * size, "num_images": sum(costs) // 10, "vision_cost": costs}
-            | {"attention_cost": [3 * 3 + 2 * 2] * size}
+        | {"attention_cost": [3 * 3 + 2 * 2] * size}
         for i, (size, costs) in enumerate(zip(SIZES, [[0, 10, 20], [0], [10, 20]], strict=True))
     ]
 
