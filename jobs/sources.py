@@ -5,6 +5,7 @@ files at the pinned commit (Parquet footers, tar headers, lines; `jobs.row_count
 the ledger must add up to, so they are not taken from the job's own reading.
 """
 
+import importlib.util
 import json
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -98,6 +99,8 @@ def pin(source: Source, field: str) -> PinnedSource:
     except adapters.ColumnError as error:
         raise SourceError(f"{field}.{error.field}: {source.repo}: {error}") from None
     pinned = PinnedSource(source, commit, (), adapter, licenses)
+    if pinned.has_videos and importlib.util.find_spec("av") is None:
+        raise SourceError(f"{field}.video: {source.repo} has videos, which need PyAV: pip install packing-udfs[video]")
     return PinnedSource(source, commit, _count(opened, field, pinned), adapter, licenses)
 
 

@@ -1,5 +1,6 @@
 """Videos from the Hub to packs: frames are images like others, and broken videos are set aside."""
 
+import importlib.util
 import json
 
 import numpy as np
@@ -7,7 +8,7 @@ import pyarrow as pa
 import pytest
 from datasets import load_dataset
 
-from jobs.sources import pin
+from jobs.sources import SourceError, pin
 from packing_udfs.images import decode
 from tests.spark.made_sources import IMAGE, parquet, source, upload
 from tests.spark.test_job import read_packs
@@ -65,6 +66,12 @@ def test_broken_videos_are_set_aside(report):
     assert (counts["num_rows"], counts["num_packed"], counts["num_quarantined"]) == (6, 4, 2)
     quarantine = load_dataset("user/packed-videos", "quarantine", split="train")
     assert sorted((row["reason"], row["row"]) for row in quarantine) == [("image_missing", 3), ("video_broken", 2)]
+
+
+def test_videos_need_pyav(videos, monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(SourceError, match=r"sources\.0\.video: user/videos has videos, which need PyAV: pip install"):
+        pin(source(videos), "sources.0")
 
 
 def test_a_folder_of_videos(run_demo):
