@@ -119,6 +119,7 @@ def _no_limits(config: Config) -> PackSettings:
         duplicates=config.shards.duplicates,
         seed=config.shards.seed,
         videos={source.name: source.video for source in config.sources},
+        images=config.images,
     )
 
 

@@ -31,7 +31,7 @@ class QualityError(RuntimeError):
 
 @dataclass(frozen=True)
 class Ledger:
-    """Counts by source, outcome and reason (`pack.LEDGER_SCHEMA`, one row each, sorted)."""
+    """Counts by source, outcome and reason (`outcomes.LEDGER_SCHEMA`, one row each, sorted)."""
 
     table: pa.Table
 
