@@ -2,12 +2,11 @@
 
     torchrun --nproc-per-node 2 tests/reader/recipe.py FOLDER OUTPUT [--workers N] [--pause-after STEP]
 
-It appends the loss of each step to OUTPUT/losses and keeps OUTPUT/checkpoint after each step; started again, it goes on
-from there. With --pause-after it stops behind that step and waits to be killed.
+After each step it keeps OUTPUT/checkpoint, with the losses so far; started again, it goes on from there. With
+--pause-after it stops behind that step and waits to be killed.
 """
 
 import argparse
-import json
 import os
 import time
 from pathlib import Path
@@ -75,26 +74,27 @@ def main() -> None:
     dataset = PackedDataset(args.folder, global_batch_size=8, micro_batch_size=2, end="pad")
     model = DistributedDataParallel(TinyVLM())
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    checkpoint, step, first_epoch = args.output / "checkpoint", 0, 0
+    checkpoint, losses, first_epoch = args.output / "checkpoint", [], 0
     if checkpoint.exists():
         saved = torch.load(checkpoint)
         model.load_state_dict(saved["model"])
         optimizer.load_state_dict(saved["optimizer"])
         dataset.load_state_dict(saved["reader"])
-        step, first_epoch = saved["step"], saved["reader"]["epoch"]
+        losses, first_epoch = saved["losses"], saved["reader"]["epoch"]
     for epoch in range(first_epoch, EPOCHS):
         dataset.set_epoch(epoch)
         micro_batches = []
         for batch in DataLoader(dataset, batch_size=None, num_workers=args.workers):
             micro_batches.append(batch)
             if len(micro_batches) == dataset.micro_batches_per_step:
-                loss = train_step(model, optimizer, micro_batches)
-                step, micro_batches = step + 1, []
+                losses.append(train_step(model, optimizer, micro_batches))
+                micro_batches = []
                 if dist.get_rank() == 0:
-                    save(args.output, {"step": step, "reader": batch["state"], "model": model.state_dict(),
-                                       "optimizer": optimizer.state_dict()}, loss)  # fmt: skip
+                    parts = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+                    torch.save({"losses": losses, "reader": batch["state"], **parts}, args.output / "draft")
+                    (args.output / "draft").replace(checkpoint)
                 dist.barrier()
-                while step == args.pause_after:
+                while len(losses) == args.pause_after:
                     time.sleep(1)
     dist.destroy_process_group()
 
@@ -114,13 +114,6 @@ def train_step(model, optimizer, micro_batches: list[dict]) -> float:
     optimizer.zero_grad()
     dist.all_reduce(total)
     return (total / num_tokens).item()
-
-
-def save(output: Path, checkpoint: dict, loss: float) -> None:
-    with open(output / "losses", "a") as file:
-        file.write(json.dumps([checkpoint["step"], loss]) + "\n")
-    torch.save(checkpoint, output / "draft")
-    (output / "draft").replace(output / "checkpoint")
 
 
 if __name__ == "__main__":

@@ -1,13 +1,14 @@
 """A training script, killed and started again under torchrun, has the loss curve of one that was not."""
 
-import json
 import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
+import torch
 from conftest import write_dataset
 
 RECIPE = Path(__file__).with_name("recipe.py")
@@ -28,18 +29,16 @@ def finish(process: subprocess.Popen) -> None:
     assert process.returncode == 0, errors
 
 
-def losses(output: Path) -> list[tuple[int, float]]:
-    return [tuple(json.loads(line)) for line in (output / "losses").read_text().splitlines()]
+def losses(output: Path) -> list[float]:
+    """Of each step up to the last checkpoint."""
+    return torch.load(output / "checkpoint")["losses"] if (output / "checkpoint").exists() else []
 
 
 def kill(process: subprocess.Popen, output: Path, after: int) -> None:
     """SIGKILL launcher and ranks once they wait behind step `after`."""
-    while not (output / "losses").exists() or losses(output)[-1][0] < after:
+    while len(losses(output)) < after:
         assert process.poll() is None, process.communicate()[1]
-        try:
-            process.wait(0.1)
-        except subprocess.TimeoutExpired:
-            continue
+        time.sleep(0.2)
     process.kill()
     for file in output.glob("pid*"):
         os.kill(int(file.read_text()), signal.SIGKILL)
@@ -52,7 +51,7 @@ def runs(tmp_path_factory) -> Path:
     root = tmp_path_factory.mktemp("recipe")
     folder = write_dataset(root / "packed", [[4] * 5, [4] * 5 + [2]])
     finish(start(folder, root / "whole"))
-    assert [step for step, _ in losses(root / "whole")] == list(range(1, 13))
+    assert len(losses(root / "whole")) == 12
     return root
 
 
@@ -63,13 +62,11 @@ def test_killed_and_resumed_is_as_if_nothing_had_happened(runs, after, workers):
     finish(start(runs / "packed", output, "--workers", "0"))
     expected = losses(runs / "whole")
     assert losses(output) == expected
-    assert expected[-1][1] < expected[0][1] - 1, "and it learns"
+    assert expected[-1] < expected[0] - 1, "and it learns"
 
 
 def test_resumed_on_one_rank_it_differs_by_rounding(runs):
     output = runs / "killed4one"
     kill(start(runs / "packed", output, "--pause-after=4"), output, 4)
     finish(start(runs / "packed", output, num_processes=1))
-    steps, found = zip(*losses(output), strict=True)
-    assert list(steps) == list(range(1, 13))
-    assert found == pytest.approx([loss for _, loss in losses(runs / "whole")], rel=1e-3)
+    assert losses(output) == pytest.approx(losses(runs / "whole"), rel=1e-3)
