@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 
 import pyarrow.parquet as pq
 import pytest
@@ -94,17 +95,19 @@ def test_what_is_not_there_is_said_at_once(hub):
 
 
 def test_a_reset_inside_a_range_goes_on_at_the_last_byte(hub, hub_dataset):
-    fault = hub.inject(route="resolve", path="00000.parquet", skip=1, cut_answer=70_000, drip=(10_000, 0.01))
+    # Threads ask in any order, and the footer's answer is too short to be cut: of three requests two at least are.
+    fault = hub.inject(route="resolve", path="00000.parquet", times=3, cut_answer=70_000, drip=(10_000, 0.01))
     expected = list(open_packed(str(hub_dataset)))
     assert [packs_of(batch) for batch in open_packed()] == [packs_of(batch) for batch in expected]
-    assert fault.hits == 1
-    asked = [tuple(map(int, record.range[6:].split("-"))) for record in ranges(hub, "00000.parquet")]
-    again = [(start, end) for start, end in asked if sum(other_end == end for _, other_end in asked) == 2]
-    (first, end), (second, same_end) = sorted(again)
-    assert end == same_end
-    assert 0 < second - first <= 70_000, "the second request asks for the rest"
-    got = sum(record.bytes_out for record in ranges(hub, "00000.parquet") if record.range.endswith(f"-{end}"))
-    assert got <= end + 1 - first + 70_000 - (second - first), "what came is not asked for again"
+    assert fault.hits == 3
+    records = [(*map(int, r.range[6:].split("-")), r.bytes_out) for r in ranges(hub, "00000.parquet")]
+    ends = Counter(end for _, end, _ in records)
+    assert [end for end, num_requests in ends.items() if num_requests > 1], "no request was cut"
+    for end in ends:
+        (first, *later) = sorted(start for start, other_end, _ in records if other_end == end)
+        assert all(0 < start - first <= 140_000 for start in later), "the next request asks for the rest"
+        got = sum(num_bytes for _, other_end, num_bytes in records if other_end == end)
+        assert got <= end + 1 - first + len(later) * 70_000, "what came is not asked for again"
 
 
 @pytest.mark.parametrize(
