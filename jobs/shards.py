@@ -58,15 +58,18 @@ class ShardWork:
 
 
 def assign(samples: DataFrame, plan: ShardPlan) -> DataFrame:
-    """Add `shard`, the global shuffle: a hash of the sample's id, so that duplicates meet."""
+    """Add `shard`, the global shuffle: a hash of the sample's id and copy, so that duplicates meet and copies spread.
 
-    def bucket(salt: str, num: int):
-        return F.pmod(F.xxhash64(F.lit(salt), F.lit(plan.seed), F.col("sample_id")), F.lit(num))
+    Which split a sample is in is a matter of its id alone: no copy of a validation sample is trained on.
+    """
 
-    shard = bucket("shard", plan.num_train)
+    def bucket(salt: str, num: int, *columns: str):
+        return F.pmod(F.xxhash64(F.lit(salt), F.lit(plan.seed), "sample_id", *columns), F.lit(num))
+
+    shard = bucket("shard", plan.num_train, "copy")
     if plan.num_validation:
         is_validation = bucket("validation", _PER_MILLION) < round(plan.validation_fraction * _PER_MILLION)
-        validation = plan.num_train + bucket("validation shard", plan.num_validation)
+        validation = plan.num_train + bucket("validation shard", plan.num_validation, "copy")
         shard = F.when(is_validation, validation).otherwise(shard)
     return samples.withColumn("shard", shard.cast("int"))
 
