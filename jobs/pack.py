@@ -24,6 +24,8 @@ from importlib.metadata import version
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from huggingface_hub import constants
+from huggingface_hub.utils import disable_progress_bars
 from pyspark.sql import SparkSession
 
 from jobs import adapters, card, publish, report
@@ -276,6 +278,7 @@ def main(argv: list[str] | None = None, spark: SparkSession | None = None) -> in
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="override a field, as in pack.seq_len=8192")
     args = parser.parse_args(argv)
     logging.basicConfig(format="%(levelname)s %(name)s: %(message)s")
+    disable_progress_bars()  # of the Hub's client; the job has one bar over shards
     logging.getLogger("huggingface_hub").propagate = False  # it has its own handler; twice is once too many
     try:
         result = run(load(args.config, args.overrides), spark, spark_conf=args.spark_conf)
@@ -283,7 +286,9 @@ def main(argv: list[str] | None = None, spark: SparkSession | None = None) -> in
         print(f"error: {error}", file=sys.stderr)
         return 1
     print(report.as_text(result))
-    print(f"published    {result['config']['output']['repo']} at {result['commit'][:12]}")
+    repo = result["config"]["output"]["repo"]
+    print(f"published    {repo} at {result['commit'][:12]}")
+    print(f"             {constants.ENDPOINT}/datasets/{repo}")
     return 0
 
 

@@ -21,6 +21,7 @@ from huggingface_hub.errors import (
     RepositoryNotFoundError,
     RevisionNotFoundError,
 )
+from huggingface_hub.utils import disable_progress_bars
 from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_exponential
 
 from packing_udfs import contract, manifest
@@ -67,6 +68,7 @@ class Repository:
 
         Raises PublishError when the Hub keeps refusing for `retry_seconds`.
         """
+        disable_progress_bars()  # of every single file; the job has one bar over shards
         operation = CommitOperationAdd(path_in_repo=path_in_repo, path_or_fileobj=str(file))
         try:
             for attempt in _retrying(self.retry_seconds):

@@ -176,7 +176,7 @@ class Shards(_Model):
     shard_bytes: int = Field(256 << 20, ge=1 << 10, le=GIB)
     """Source bytes in a shard, about; sets the number of shards. A shard is held in memory 3–4 times."""
     num_shards: PowerOfTwo | None = None
-    """Number of shards, a power of two; from shard_bytes (or, in a rewrite, from what is there) when absent."""
+    """Number of shards, a power of two; from shard_bytes when absent, or as before where a split is overwritten."""
     num_packs_per_row_group: int = Field(32, ge=1)
     """R: packs in a row group, the reader's unit of I/O."""
     validation_fraction: float = Field(0.0, ge=0.0, lt=1.0)
@@ -344,6 +344,8 @@ def describe(model: type[BaseModel] = Config, prefix: str = "") -> Iterator[str]
         dotted = f"{prefix}{name}"
         if inner is None:
             default = "required" if field.is_required() else f"default {field.default!r}"
-            yield f"  {dotted} ({default})\n      {field.description}"
+            choices = [str(arg) for arg in args if isinstance(arg, str)]
+            one_of = f"; one of {', '.join(choices)}" if choices else ""
+            yield f"  {dotted} ({default}{one_of})\n      {field.description}"
         else:
             yield from describe(inner, f"{dotted}.N." if args else f"{dotted}.")

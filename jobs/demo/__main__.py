@@ -16,6 +16,13 @@ DEMO = Path(__file__).resolve().parent
 ROOT = DEMO.parent.parent
 SOURCE, PACKED = "user/demo-source", "user/demo-packed"
 
+NEXT = f"""
+next, with the Hub of this run served by `make hub` in another terminal, and there stopped again before `make run`:
+  export HF_ENDPOINT=http://127.0.0.1:8765 HF_TOKEN=hf_local
+  .venv/bin/python -c "from datasets import load_dataset; row = next(iter(load_dataset('{PACKED}', split='train', \\
+streaming=True))); print({{name: len(v) if isinstance(v, list) else v for name, v in row.items()}})"
+or, with no Hub to start: make compare"""
+
 
 def main(folder: str) -> int:
     """Run the demo against a Hub kept in `folder`; returns the exit code."""
@@ -33,10 +40,7 @@ def main(folder: str) -> int:
             return code
         print(f"uploaded     {uploaded_bytes(hub):,} bytes")
         show_batch()
-        print("\nnext, with the Hub of this run served by `make hub` in another terminal:\n"
-              f"  export HF_ENDPOINT=http://127.0.0.1:8765\n"
-              f"  .venv/bin/python -c \"from datasets import load_dataset; print(next(iter("
-              f"load_dataset('{PACKED}', split='train', streaming=True))))\"")  # fmt: skip
+        print(NEXT)
         spark.stop()
     return 0
 
@@ -64,7 +68,8 @@ def source_card(configs: list[str], schema, licenses: list[str]) -> str:
     from jobs.card import yaml_features
 
     front = {
-        "license": [name.lower() for name in licenses],
+        # The Hub takes licences that it has a name for; "public-domain" has none.
+        "license": sorted({"other" if name == "public-domain" else name.lower() for name in licenses}),
         "configs": [{"config_name": c, "data_files": [{"split": "train", "path": f"{c}/train-*"}]} for c in configs],
         "dataset_info": [{"config_name": c, "features": yaml_features(schema)} for c in configs],
     }
@@ -86,11 +91,14 @@ def show_batch() -> None:
 
     dataset = PackedDataset(PACKED, global_batch_size=4, processor=str(DEMO / "processor"))
     batch = next(iter(DataLoader(dataset, batch_size=None)))
-    print(f"batch        1 of {len(dataset)}")
+    print(f"batch        1 of {len(dataset)}, {len(dataset.dropped)} packs left over")
     for name, value in batch.items():
         if isinstance(value, torch.Tensor):
             print(f"  {name:<21}{str(value.dtype).removeprefix('torch.'):<9}{tuple(value.shape)}")
 
 
 if __name__ == "__main__":
-    sys.exit(main(*(sys.argv[1:] or [str(ROOT / ".local_hub")])))
+    try:
+        sys.exit(main(*(sys.argv[1:] or [str(ROOT / ".local_hub")])))
+    except ValueError as error:  # the folder's Hub is being served by another process
+        sys.exit(f"error: {error}")

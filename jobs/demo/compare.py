@@ -30,4 +30,7 @@ def main(options: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except ValueError as error:  # the folder's Hub is being served by another process
+        sys.exit(f"error: {error}")

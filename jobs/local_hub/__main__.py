@@ -8,6 +8,7 @@ import argparse
 import os
 import shlex
 import signal
+import sys
 from pathlib import Path
 
 from .hub import DEFAULT_TOKEN, LocalHub
@@ -24,13 +25,19 @@ def main() -> None:
     hub = LocalHub(arguments.root, port=arguments.port, xet=not arguments.no_xet, token=token, log_path=arguments.log)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        with hub:
-            for name, value in hub.environment().items():
-                if name != "HF_TOKEN" or token == DEFAULT_TOKEN:
-                    print(f"export {name}={shlex.quote(value)}", flush=True)
-            hub.wait()
+        hub.start()
+    except ValueError as error:  # another Hub has the root
+        sys.exit(f"error: {error}")
+    except OSError as error:
+        sys.exit(f"error: port {arguments.port}: {error.strerror}; choose another with --port")
+    try:
+        print("# A Hub on this machine. Paste these lines where its clients run; stop it with Ctrl-C.", flush=True)
+        for name, value in hub.environment().items():
+            if name != "HF_TOKEN" or token == DEFAULT_TOKEN:
+                print(f"export {name}={shlex.quote(value)}", flush=True)
+        hub.wait()
     except KeyboardInterrupt:
-        pass
+        hub.stop()
 
 
 if __name__ == "__main__":
