@@ -67,7 +67,9 @@ def run(config: Config, spark: SparkSession | None = None, *, spark_conf: str | 
     shards = sorted(collect(pack_shards(samples, work), len(plan.paths)), key=lambda shard: shard["shard"])
     ledger = report.Ledger.merge(from_ipc(shard["ledger"]) for shard in shards)
     ledger.check(sources)
-    ledger.check_quarantine(config.quality.max_quarantine_fraction)
+    empty = contract.QUARANTINE_SCHEMA.empty_table()
+    quarantine = pa.concat_tables([empty, *(from_ipc(shard["quarantine"]) for shard in shards)])
+    ledger.check_quarantine(config.quality.max_quarantine_fraction, quarantine)
     return Publication(config, sources, processor, plan, head, shards, ledger, vision_unit).publish(repository)
 
 

@@ -67,16 +67,31 @@ class Ledger:
                     f"source {name}: {pinned.num_rows} rows in its files and {copies} copies, {came_out} accounted for"
                 )
 
-    def check_quarantine(self, max_fraction: float) -> None:
-        """Raises QualityError, with the reasons in a table, when too large a share of rows is quarantined."""
+    def check_quarantine(self, max_fraction: float, quarantine: pa.Table) -> None:
+        """Raises QualityError, with the reasons and a row of each, when too large a share of rows is quarantined.
+
+        `quarantine` has `contract.QUARANTINE_SCHEMA`.
+        """
         num_rows = self.count() - self.count(outcome=NOT_SAMPLED)
         quarantined = self.count(outcome="quarantined")
         if quarantined > max_fraction * num_rows:
-            lines = [f"  {count:>10,}  {reason}" for reason, count in sorted(self.reasons().items())]
+            first = {row["reason"]: row for row in reversed(quarantine.to_pylist())}
+            lines = [
+                f"  {count:>10,}  {reason:<20} {_place(first.get(reason))}"
+                for reason, count in sorted(self.reasons().items())
+            ]
             raise QualityError(
                 f"quality.max_quarantine_fraction: {quarantined} of {num_rows} rows ({quarantined / num_rows:.1%}) "
                 f"are quarantined, more than {max_fraction:.1%}; nothing was published\n" + "\n".join(lines)
             )
+
+
+def _place(row: dict | None) -> str:
+    """Where a quarantined row is and what is wrong with it, as an example of its reason."""
+    if row is None:
+        return ""
+    detail = f": {row['detail']}" if row["detail"] else ""
+    return f"as {row['source']}, {row['file']} row {row['row']}{detail}"
 
 
 def quality(sums: dict[str, int], row_groups: pa.Table, seq_len: int) -> dict[str, float]:
@@ -112,7 +127,7 @@ def as_markdown(report: dict) -> str:
     lines = ["## Packed for training", ""]
     lines += [
         f"Samples of up to {report['config']['pack']['seq_len']:,} tokens in packs without padding, made by "
-        "[packing-udfs](https://pypi.org/project/packing-udfs) and read with "
+        "packing-udfs and read with "
         f'`PackedDataset("{report["config"]["output"]["repo"]}")`.',
         "",
         "| split | packs | samples | tokens | images | fill | packs over bound | straggler, 8 ranks |",

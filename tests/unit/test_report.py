@@ -9,6 +9,7 @@ import pytest
 from jobs import report
 from jobs.report import Ledger, LedgerError, QualityError
 from packing_udfs import contract
+from packing_udfs.contract import QUARANTINE_SCHEMA
 from packing_udfs.outcomes import LEDGER_SCHEMA
 from packing_udfs.shard_file import write_shard
 from tests.unit.made_packs import packs_table
@@ -86,19 +87,29 @@ def test_sources_do_not_make_up_for_each_other():
         moved.check(pinned(a=12, b=5))
 
 
+QUARANTINE = pa.Table.from_pylist(
+    [
+        {"reason": "ratings", "detail": "", "source": "photos", "file": "a.parquet", "row": 3},
+        {"reason": "too_long", "detail": "99 tokens, at most 9", "source": "photos", "file": "b.parquet", "row": 0},
+        {"reason": "ratings", "detail": "", "source": "photos", "file": "b.parquet", "row": 8},
+    ],
+    schema=QUARANTINE_SCHEMA,
+)
+
+
 def test_quarantine_up_to_the_fraction(merged):
-    merged.check_quarantine(3 / 17)
-    Ledger.merge([]).check_quarantine(0.0)
+    merged.check_quarantine(3 / 17, QUARANTINE)
+    Ledger.merge([]).check_quarantine(0.0, QUARANTINE_SCHEMA.empty_table())
 
 
 def test_too_much_quarantine_says_why(merged):
     with pytest.raises(QualityError) as refused:
-        merged.check_quarantine(0.17)
+        merged.check_quarantine(0.17, QUARANTINE)
     assert str(refused.value) == (
         "quality.max_quarantine_fraction: 3 of 17 rows (17.6%) are quarantined, more than 17.0%; nothing was "
         "published\n"
-        "           2  ratings\n"
-        "           1  too_long"
+        "           2  ratings              as photos, a.parquet row 3\n"
+        "           1  too_long             as photos, b.parquet row 0: 99 tokens, at most 9"
     )
 
 
