@@ -105,9 +105,12 @@ def upload(repo: str, folder: Path) -> None:
         HfApi().upload_folder(repo_id=repo, repo_type="dataset", folder_path=str(folder))
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def hub(tmp_path_factory, hub_dataset):
-    """A local Hub that this process's huggingface_hub is set to, with `hub_dataset` as owner/packed."""
+    """A local Hub that this process's huggingface_hub is set to, with `hub_dataset` as owner/packed.
+
+    Until the last test here: other folders' tests use the Hub of the whole run.
+    """
     with pytest.MonkeyPatch.context() as patch, LocalHub(tmp_path_factory.mktemp("hub"), xet=False) as hub:
         # huggingface_hub has read its environment when it was imported, so what it made of it is set as well.
         for name, value in hub.environment().items():
