@@ -6,8 +6,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
-from conftest import jpeg
-from test_collate import pack
 from torch.utils.data import DataLoader
 
 from packing_udfs.adapters import (
@@ -21,6 +19,8 @@ from packing_udfs.adapters import (
 from packing_udfs.collate import Blank, block_mask, collate
 from packing_udfs.positions import MRope
 from packing_udfs.reader import PackedDataset
+from tests.reader.conftest import jpeg
+from tests.reader.test_collate import pack
 
 
 def sources(*names: str, **options) -> dict:

@@ -6,11 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import jpeg
 from PIL import Image
 
 from packing_udfs.collate import block_mask, collate, decode_images
 from packing_udfs.contract import ContractError
+from tests.reader.conftest import jpeg
 
 PROCESSOR = Path(__file__).parents[2] / "jobs/demo/processor"
 

@@ -4,12 +4,12 @@ import math
 from collections import Counter
 
 import pytest
-from conftest import packs_of, write_dataset
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
 from packing_udfs.reader import PackedDataset
+from tests.reader.conftest import packs_of, write_dataset
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:This DataLoader will create"),

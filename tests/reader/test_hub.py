@@ -10,7 +10,6 @@ from collections import Counter
 
 import pyarrow.parquet as pq
 import pytest
-from conftest import packs_of, upload
 from huggingface_hub import HfApi, constants
 
 from packing_udfs import fetch, footers
@@ -19,6 +18,7 @@ from packing_udfs.fetch import FetchError, HubSource, Stop, open_source
 from packing_udfs.footers import MissingManifestWarning
 from packing_udfs.manifest import load
 from packing_udfs.reader import PackedDataset
+from tests.reader.conftest import packs_of, upload
 
 
 @pytest.fixture(autouse=True)

@@ -3,7 +3,6 @@
 from collections import Counter
 
 import pytest
-from conftest import packs_of, write_dataset
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
@@ -11,6 +10,7 @@ from torch.utils.data import DataLoader
 from packing_udfs.mixed import MixedDataset
 from packing_udfs.position import StateError
 from packing_udfs.reader import PackedDataset
+from tests.reader.conftest import packs_of, write_dataset
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:This DataLoader will create"),

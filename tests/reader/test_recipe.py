@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import write_dataset
+
+from tests.reader.conftest import write_dataset
 
 RECIPE = Path(__file__).with_name("recipe.py")
 pytestmark = pytest.mark.slow

@@ -8,12 +8,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from conftest import SEQ_LEN, packs_of, write_dataset
 
 from packing_udfs import contract, manifest, row_groups
 from packing_udfs.fetch import Stop, open_source
 from packing_udfs.reader import PackedDataset
 from packing_udfs.row_groups import PARQUET_TAIL, Packs, parse_footer, read_table
+from tests.reader.conftest import SEQ_LEN, packs_of, write_dataset
 
 
 def manifest_of(folder) -> manifest.Manifest:

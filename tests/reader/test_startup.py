@@ -7,45 +7,23 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
-from conftest import upload
 from huggingface_hub import HfApi
 
 from packing_udfs.reader import PackedDataset
+from tests.reader.conftest import upload
 
-# Forks ranks after one import of torch. Each opens the dataset as a training script does, reads a step through its
-# DataLoader workers, and prints what it saw.
-RANKS = """
-import json, os, sys
-import torch.distributed
-from torch.utils.data import DataLoader
-from packing_udfs.reader import PackedDataset
-
-repo, revision, world_size, num_workers, store = json.loads(sys.argv[1])
-children = []
-for rank in range(world_size):
-    if not (pid := os.fork()):
-        torch.set_num_threads(1)
-        torch.distributed.init_process_group("gloo", f"file://{store}", rank=rank, world_size=world_size)
-        dataset = PackedDataset(repo, revision=revision, global_batch_size=32, micro_batch_size=1, decode=None)
-        torch.distributed.barrier()
-        loader = iter(DataLoader(dataset, batch_size=None, num_workers=num_workers))
-        packs = [int(next(loader)["sample_ids"][0][0]) // 10 for _ in range(4)]
-        os.write(1, json.dumps([rank, dataset.manifest.fingerprint, packs]).encode() + b"\\n")  # whole lines
-        torch.distributed.barrier()
-        del loader
-        torch.distributed.destroy_process_group()
-        os._exit(0)
-    children.append(pid)
-sys.exit(max(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in children))
-"""
+RANKS = Path(__file__).with_name("ranks.py")
 
 
 def start_ranks(hub, home, *, repo="owner/packed", revision=None, world_size=8, num_workers=4) -> list:
-    env = {**os.environ, **hub.environment(), "HF_HOME": str(home), "OMP_NUM_THREADS": "1"}
-    arguments = json.dumps([repo, revision, world_size, num_workers, str(home / f"store{len(os.listdir(home))}")])
-    command = [sys.executable, "-W", "ignore", "-c", RANKS, arguments]
+    root = RANKS.parents[2]
+    env = {**os.environ, **hub.environment(), "HF_HOME": str(home), "OMP_NUM_THREADS": "1", "PYTHONPATH": str(root)}
+    store = str(home / f"store{len(os.listdir(home))}")
+    options = {"repo": repo, "revision": revision, "world_size": world_size, "num_workers": num_workers, "store": store}
+    command = [sys.executable, "-W", "ignore", str(RANKS), json.dumps(options)]
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     return sorted(json.loads(line) for line in done.stdout.splitlines())

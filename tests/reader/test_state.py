@@ -8,12 +8,12 @@ import threading
 from pathlib import Path
 
 import pytest
-from conftest import packs_of, rewrite_info
 from torch.utils.data import DataLoader
 
 from packing_udfs import contract
 from packing_udfs.processor import ProcessorError
 from packing_udfs.reader import PackedDataset, StateError
+from tests.reader.conftest import packs_of, rewrite_info
 
 PROCESSOR = str(Path(__file__).parents[2] / "jobs/demo/processor")
 

@@ -5,12 +5,12 @@ import json
 import pytest
 import torch
 import transformers
-from conftest import IMAGE_ID, packs_of, rewrite_info, write_dataset
 from torch.utils.data import DataLoader
 
 from packing_udfs.adapters import for_sdpa, trainer_callback
 from packing_udfs.position import StateError
 from packing_udfs.reader import PackedDataset
+from tests.reader.conftest import IMAGE_ID, packs_of, rewrite_info, write_dataset
 
 accelerate = pytest.importorskip("accelerate")
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
