@@ -93,31 +93,32 @@ def collate(
 
 
 def _tokens(packs: Sequence[dict], seq_len: int, pad_token_id: int) -> dict:
-    # NumPy, not torch: on arrays of this size torch's threads cost more than the work.
+    # NumPy, not torch: on arrays of this size torch's threads cost more than the work. Each number is written once.
     shape = (len(packs), seq_len)
-    input_ids = np.full(shape, pad_token_id, np.int64)
-    labels = np.full(shape, IGNORE_INDEX, np.int64)
+    input_ids, labels, attention_mask = (np.empty(shape, np.int64) for _ in range(3))
     lengths, segments = [np.zeros(0, np.int64)], [np.zeros(0, np.int32)]
     for i, pack in enumerate(packs):
-        num_tokens = len(pack["input_ids"])
-        if num_tokens > seq_len:
-            raise ValueError(f"{_where(pack)}: {num_tokens} tokens, seq_len={seq_len}: use the one it was packed with")
-        input_ids[i, :num_tokens] = pack["input_ids"]
-        labels[i, :num_tokens] = pack["labels"]
+        n = len(pack["input_ids"])
+        if n > seq_len:
+            raise ValueError(f"{_where(pack)}: {n} tokens, seq_len={seq_len}: use the one it was packed with")
+        input_ids[i, :n], input_ids[i, n:] = pack["input_ids"], pad_token_id
+        labels[i, :n], labels[i, n:] = pack["labels"], IGNORE_INDEX
+        attention_mask[i, :n], attention_mask[i, n:] = 1, 0
         lengths.append(np.asarray(pack["sample_lengths"]))
         segments.append(np.arange(1, len(lengths[-1]) + 1, dtype=np.int32))
-        if num_tokens < seq_len:
-            lengths.append(np.array([seq_len - num_tokens]))
+        if n < seq_len:
+            lengths.append(np.array([seq_len - n]))
             segments.append(np.zeros(1, np.int32))
     lengths = np.concatenate(lengths)
     ends = lengths.cumsum()
-    segment_ids = np.concatenate(segments).repeat(lengths).reshape(shape)
+    position_ids = (ends - lengths).repeat(lengths)
+    np.subtract(np.arange(position_ids.size), position_ids, out=position_ids)
     arrays = {
         "input_ids": input_ids,
         "labels": labels,
-        "attention_mask": (segment_ids > 0).astype(np.int64),
-        "position_ids": (np.arange(segment_ids.size) - (ends - lengths).repeat(lengths)).reshape(shape),
-        "segment_ids": segment_ids,
+        "attention_mask": attention_mask,
+        "position_ids": position_ids.reshape(shape),
+        "segment_ids": np.concatenate(segments).repeat(lengths).reshape(shape),
         "cu_seqlens": np.concatenate([[0], ends]).astype(np.int32),
     }
     return {name: torch.from_numpy(array) for name, array in arrays.items()} | {"max_seqlen": int(lengths.max())}

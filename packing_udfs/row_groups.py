@@ -2,7 +2,7 @@
 
 The manifest says where a row group lies, so it takes one request; a file's footer takes one more, once for as long as
 its row groups are being read. Threads fetch, check the pages' checksums and parse while the loop works. At most
-`num_lanes + prefetch` row groups are in memory (and one more while it is parsed), and each is given up when its last
+`num_lanes + prefetch` row groups are in memory (and two more while they are parsed), and each is given up when its last
 pack has been handed out. Among an epoch's leftovers, where a row group can be needed twice, steps apart, it is fetched
 twice: keeping it would be memory without a bound.
 
@@ -215,7 +215,7 @@ class Prefetcher:
         self._footers: dict[str, Future] = {}
         self._stop = Stop()
         self._threads = _Threads(source.num_threads, f"fetch {source.name}")
-        self._parsing = threading.Lock()  # one at a time: a row group being parsed is in memory twice
+        self._parsing = threading.Semaphore(2)  # at a time: a row group being parsed is in memory twice
 
     def advance(self, step: int) -> None:
         """Give up what `step` and later ones do not need, and start fetching as far ahead as there is room."""

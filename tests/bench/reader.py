@@ -1,0 +1,169 @@
+"""The reader against what else reads packs: rates as ratios, requests as counts, memory as a slope.
+
+Data as in `tests.bench.reader_files`, 205 MB. The rate of each is its best of some rounds, rounds of the two sides in
+turn, because the machine may have other work. What each side yields is written where it is defined
+(`tests.bench.reader_peers`): ours are whole batches, ready to train on, and verified; peers' are mostly less.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from packing_udfs.reader import PackedDataset
+from tests.bench import reader_files, reader_in_loop
+
+ROOT = Path(__file__).parents[2]
+ROUNDS = 3
+
+
+def run() -> Iterator[dict]:
+    """All figures of the reader, one dict each."""
+    with tempfile.TemporaryDirectory(prefix="bench-reader-") as folder:
+        root = Path(folder)
+        local = root / "local"
+        num_packs = reader_files.write(local, 2, 8)
+        label = f"{num_packs} packs of 3,900 tokens and 400 kB, 16 row groups"
+        yield from _local(root, local, label)
+        with reader_files.serve(root / "hub", {"bench/packed": local}) as hub:
+            yield from _hub(root, local, hub, label)
+            yield from _requests(root, local, hub)
+        yield _memory(root, local)
+    yield from reader_in_loop.run()
+
+
+def _peer(name: str, environment: dict | None = None, **options) -> dict:
+    """`tests.bench.reader_peers` in a process of its own."""
+    command = [sys.executable, "-W", "ignore", "-m", "tests.bench.reader_peers", name, json.dumps(options)]
+    done = subprocess.run(command, cwd=ROOT, env={**os.environ, **(environment or {})}, capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(done.stderr.strip().splitlines()[-1])
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def _best(ours: tuple, peers: dict[str, tuple], key: str = "rows_per_s", rounds: int = ROUNDS) -> dict:
+    """`ours` / the best peer; each is (name, environment, options)."""
+    calls = {"ours": ours, **peers}
+    rates = {name: [] for name in calls}
+    for _ in range(rounds):
+        for name, (peer, environment, options) in calls.items():
+            rates[name].append(_peer(peer, environment, **options)[key])
+    best = {name: max(values) for name, values in rates.items()}
+    return {
+        "ours": round(best["ours"] / max(best[name] for name in peers), 3),
+        "peer": {name: round(best[name], 1) for name in peers},
+        "unit": f"{key.replace('_per_', '/')} ratio to the best peer; ours {best['ours']:.1f}",
+    }
+
+
+def _local(root: Path, local: Path, label: str) -> Iterator[dict]:
+    ours = ("packed", None, {"path": str(local), "rounds": 3})
+    verified = {
+        "pyarrow, checksums verified": ("read_row_group", None, {"path": str(local), "verify": True, "rounds": 3})
+    }
+    bare = {"pyarrow, not verified": ("read_row_group", None, {"path": str(local), "verify": False, "rounds": 3})}
+    for key in ("rows_per_s", "rows_per_cpu_s"):
+        yield {"metric": "vs_read_row_group", "input": f"{label}, both verify checksums", **_best(ours, verified, key)}
+        yield {"metric": "vs_read_row_group", "input": f"{label}, only ours verifies", **_best(ours, bare, key)}
+    mds = root / "mds"
+    try:
+        _peer("write_mds", path=str(local), out=str(mds))
+    except RuntimeError as error:
+        why = f"needs pip install --no-deps mosaicml-streaming and what it imports, apart from ours: {error}"
+        yield {"metric": "vs_mosaicml", "input": label, "skipped": why}
+    else:
+        peers = {"mosaicml-streaming": ("mosaicml", None, {"path": str(mds), "rounds": 3})}
+        yield {"metric": "vs_mosaicml", "input": label, **_best(ours, peers)}
+
+
+def _hub(root: Path, local: Path, hub: reader_files.Hub, label: str) -> Iterator[dict]:
+    environment = {**hub.environment, "HF_HOME": str(root / "home")}
+    ours = ("packed", environment, {"path": "bench/packed"})
+    peers = {
+        f"datasets, {name}": ("datasets", environment, {"path": "bench/packed", "ahead": ahead})
+        for name, ahead in (("as it is", False), ("fetching ahead", True))
+    }
+    for milliseconds in (0, 50):
+        hub.delay(milliseconds / 1000)
+        yield {"metric": f"vs_datasets_{milliseconds}ms", "input": label, **_best(ours, peers)}
+    hub.delay(0.005)
+    options = {"decode": "pil"}
+    ratio = _best(
+        ("packed", environment, {"path": "bench/packed", **options}),
+        {"local disk": ("packed", None, {"path": str(local), **options})},
+    )
+    yield {"metric": "hub_vs_local", "input": f"{label}, images decoded, 5 ms a request", **ratio}
+
+
+def _requests(root: Path, local: Path, hub: reader_files.Hub) -> Iterator[dict]:
+    count = {"peer": {}, "unit": "requests"}
+    startup = {}
+    for num_workers in (4, 0):
+        home = root / f"node{num_workers}"
+        home.mkdir()
+        hub.delay(0)
+        options = {"repo": "bench/packed", "revision": None, "world_size": 8, "num_workers": num_workers}
+        environment = {**os.environ, **hub.environment, "HF_HOME": str(home), "PYTHONPATH": str(ROOT)}
+        command = [sys.executable, "-W", "ignore", str(ROOT / "tests/reader/ranks.py")]
+        argument = json.dumps({**options, "store": str(home / "store")})
+        subprocess.run([*command, argument], env=environment, check=True, capture_output=True)
+        startup[num_workers] = sum("/data/" not in path for path, _, _ in hub.requests())
+    label = "8 ranks of 4 workers on one node, a branch, nothing cached"
+    yield {"metric": "startup_requests_node", "input": label, "ours": startup[4], **count}
+    yield {"metric": "startup_requests_worker", "input": label, "ours": (startup[4] - startup[0]) / 32, **count}
+
+    environment = {**hub.environment, "HF_HOME": str(root / "home")}
+    row_groups = PackedDataset(str(local), global_batch_size=8).manifest.row_groups
+    stored = sum(row_groups["bytes"].to_pylist())
+    spans = {(row["offset"], row["offset"] + row["bytes"] - 1) for row in row_groups.to_pylist()}
+    hub.delay(0)
+    with reader_files.redirecting(hub) as front:
+        _peer("packed", environment | {"HF_ENDPOINT": front.url}, path="bench/packed")
+        asked = [request for request in hub.requests() if "/data/" in request[0]]
+        resolves = front.resolves()
+    label = f"{len(row_groups)} row groups in 2 files, storage behind redirects, 8 lanes in one process"
+    per_group = round(len(asked) / len(row_groups), 3)
+    yield {"metric": "gets_per_row_group", "input": label, "ours": per_group, **count}
+    ratio = round(sum(num_bytes for _, _, num_bytes in asked) / stored, 4)
+    yield {
+        "metric": "bytes_ratio",
+        "input": label,
+        "ours": ratio,
+        "peer": {},
+        "unit": "bytes sent / bytes of row groups",
+    }
+    yield {
+        "metric": "resolves_per_file",
+        "input": label,
+        "ours": resolves / 2,
+        **count,
+        "unit": "a file, by up to 8 lanes",
+    }
+
+    hub.delay(0)
+    _peer("resume", environment, path="bench/packed")
+    ranges = [tuple(map(int, wanted[6:].split("-"))) for path, wanted, _ in hub.requests() if "/data/" in path]
+    yield {
+        "metric": "resume_groups",
+        "input": "one rank of 8 lanes and a prefetch of 8, at 99 % of an epoch",
+        "ours": sum(span in spans for span in ranges),
+        "peer": {"lanes + prefetch": 16},
+        "unit": "row groups fetched for the first batch and ahead",
+    }
+
+
+def _memory(root: Path, local: Path) -> dict:
+    reader_files.repeat(local, root / "long", 24)
+    row_groups = PackedDataset(str(root / "long"), global_batch_size=8).manifest.row_groups
+    mean = sum(row_groups["bytes"].to_pylist()) / len(row_groups)
+    found = _peer("memory", path=str(root / "long"), row_group_bytes=mean)
+    return {
+        "metric": "rss_slope",
+        "input": f"an epoch of {found['streamed_gb']:.1f} GB, images as bytes, RSS {found['rss_mb']:.0f} MB at its end",
+        "ours": round(found["slope"], 3),
+        "peer": {},
+        "unit": "MB resident / GB streamed, after 200 row groups",
+    }
