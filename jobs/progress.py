@@ -1,42 +1,51 @@
 """Run a job over shards, with one progress bar, and bring its few small rows to the driver."""
 
 import pickle
+import re
 import sys
 import threading
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 
-from pyspark.errors import PythonException
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from tqdm import tqdm
 
 from jobs.publish import PublishError
 
 POLL_SECONDS = 0.25
+SPARK_ERRORS = (PySparkException, Py4JJavaError)
 
 
-class ShardError(RuntimeError):
-    """A shard could not be packed; the message ends with the worker's own error."""
+class WorkerError(RuntimeError):
+    """A worker could not do its part; the message begins with its own error and goes on with where it came from."""
 
 
 def collect(shards: DataFrame, num_shards: int) -> list[dict]:
     """The rows of `shards.RESULT`, in any order, with `operation` unpickled. Shows a bar of finished shards.
 
-    Raises PublishError when a worker could not upload, ShardError when one failed otherwise.
+    Raises PublishError when a worker could not upload, WorkerError when one failed otherwise. The job runs in a thread
+    of its own, so that an interrupt finds this one free to cancel it: PySpark's handler does, and raises.
     """
     context = shards.sparkSession.sparkContext
     group, done = f"packing-{uuid.uuid4()}", threading.Event()  # the name reaches no result
-    context.setJobGroup(group, "pack shards")
-    with tqdm(total=num_shards, unit="shard", file=sys.stderr, dynamic_ncols=True) as bar:
-        watcher = threading.Thread(target=_watch, args=(context.statusTracker(), group, bar, done), daemon=True)
-        watcher.start()
+
+    def run() -> list[dict]:
+        context.setJobGroup(group, "pack shards", interruptOnCancel=True)
+        return [row.asDict() for row in shards.collect()]
+
+    with (
+        tqdm(total=num_shards, unit="shard", file=sys.stderr, dynamic_ncols=True) as bar,
+        ThreadPoolExecutor(2) as threads,
+    ):
+        threads.submit(_watch, context.statusTracker(), group, bar, done)
         try:
-            rows = shards.toArrow().to_pylist()
-        except PythonException as error:
-            raise _worker_error(error) from None
+            rows = threads.submit(run).result()
+        except SPARK_ERRORS as error:
+            raise worker_error(error) from None
         finally:
             done.set()
-            watcher.join()
-            context.setLocalProperty("spark.jobGroup.id", None)
         bar.update(num_shards - bar.n)
     return [row | {"operation": pickle.loads(row["operation"]) if row["operation"] else None} for row in rows]
 
@@ -52,10 +61,11 @@ def _watch(tracker, group: str, bar: tqdm, done: threading.Event) -> None:
             bar.update(info.numCompletedTasks - bar.n)
 
 
-def _worker_error(error: PythonException) -> RuntimeError:
+def worker_error(error: PySparkException | Py4JJavaError) -> RuntimeError:
+    """What Spark raised for a worker, as PublishError when an upload failed, else as WorkerError."""
     lines = [line for line in str(error).strip().splitlines() if line and not line[0].isspace()]
-    last = next((line for line in reversed(lines) if "Error" in line.split(":")[0]), lines[-1])
+    last = next((line for line in reversed(lines) if re.match(r"Caused by|[\w.]*Error\b", line)), lines[-1])
     name, _, message = last.partition(": ")
     if name.endswith("PublishError"):
         return PublishError(message)
-    return ShardError(f"a shard could not be packed: {last}\n{error}")
+    return WorkerError(f"a worker failed: {last}\n{error}")

@@ -8,6 +8,7 @@ twice does no harm. Rejected: returning packs to a data source writer, which sen
 """
 
 import json
+import os
 import pickle
 import tempfile
 from collections.abc import Callable
@@ -30,7 +31,7 @@ RESULT = (
     "shard int, path string, num_bytes long, operation binary, "
     "row_groups binary, quarantine binary, ledger binary, sums string"
 )
-_PER_MILLION = 1_000_000
+PER_MILLION = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ def assign(samples: DataFrame, plan: ShardPlan) -> DataFrame:
 
     shard = bucket("shard", plan.num_train, "copy")
     if plan.num_validation:
-        is_validation = bucket("validation", _PER_MILLION) < round(plan.validation_fraction * _PER_MILLION)
+        is_validation = bucket("validation", PER_MILLION) < round(plan.validation_fraction * PER_MILLION)
         validation = plan.num_train + bucket("validation shard", plan.num_validation, "copy")
         shard = F.when(is_validation, validation).otherwise(shard)
     return samples.withColumn("shard", shard.cast("int"))
@@ -109,13 +110,22 @@ def run_shard(shard: int, samples: pd.DataFrame, work: ShardWork) -> dict:
         "sums": json.dumps(packed.sums),
     }
     if packed.num_packs:
-        with tempfile.TemporaryDirectory(prefix="packing-") as folder:
+        with tempfile.TemporaryDirectory(prefix="packing-", dir=_local_folder(shard)) as folder:
             file = Path(folder, "shard.parquet")
             row_groups = shard_file.write_shard(str(file), row["path"], packed.row_groups())
             row["num_bytes"] = file.stat().st_size
             row["row_groups"] = to_ipc(row_groups)
             row["operation"] = pickle.dumps(work.upload(row["path"], file))
     return row
+
+
+def _local_folder(shard: int) -> str | None:
+    """One of Spark's local folders, which go with the application even when the worker is killed.
+
+    In a worker, Spark sets SPARK_LOCAL_DIRS to them; elsewhere None, for the system's own.
+    """
+    folders = [folder for folder in os.environ.get("SPARK_LOCAL_DIRS", "").split(",") if folder]
+    return folders[shard % len(folders)] if folders else None
 
 
 @lru_cache(maxsize=1)
