@@ -80,7 +80,17 @@ def read_front_matter(readme: str) -> tuple[dict, str, str]:
         raise OutputError(f"output.repo: the front matter of its README.md is not YAML, repair it: {error}") from None
     if not isinstance(values, dict):
         raise OutputError("output.repo: the front matter of its README.md has no `key: value` lines, repair it")
+    for key in ("configs", "dataset_info"):
+        if not all(isinstance(value, dict) for value in _listed(values.get(key))):
+            raise OutputError(
+                f"output.repo: {key} in the front matter of its README.md is no list of mappings, repair it"
+            )
     return values, match[1], readme[match.end() :]
+
+
+def licenses_of(readme: str) -> list[str]:
+    """The licences that a README's front matter names."""
+    return [str(name) for name in _listed(read_front_matter(readme)[0].get("license"))]
 
 
 def _listed(value: Any) -> list:
@@ -104,22 +114,18 @@ def _without(text: str, keys: set[str]) -> str:
 
 
 def _configs(front: dict, splits: list[str], has_quarantine: list[str]) -> list:
-    """The configurations: packed (the default), quarantine, and those of others."""
-    ours = [
-        {
-            "config_name": "packed",
-            "default": True,
-            "data_files": [{"split": split, "path": f"data/{split}/**/*.parquet"} for split in splits],
-        }
-    ]
+    """The configurations: packed, quarantine, and those of others.
+
+    Ours is the default unless another is called "default", which `datasets` takes for one: it refuses two.
+    """
+    others = [config for config in _listed(front.get("configs")) if config.get("config_name") not in _CONFIGS]
+    is_default = {} if any(config.get("config_name") == "default" for config in others) else {"default": True}
+    files = [{"split": split, "path": f"data/{split}/**/*.parquet"} for split in splits]
+    ours = [{"config_name": "packed", **is_default, "data_files": files}]
     if has_quarantine:
         files = [{"split": split, "path": f"quarantine/{split}/*.parquet"} for split in has_quarantine]
         ours.append({"config_name": "quarantine", "data_files": files})
-    return ours + [
-        {key: value for key, value in config.items() if key != "default"}
-        for config in _listed(front.get("configs"))
-        if config.get("config_name") not in _CONFIGS
-    ]
+    return ours + [{key: value for key, value in config.items() if key != "default"} for config in others]
 
 
 def _infos(front: dict, totals: dict[str, dict]) -> list:

@@ -15,35 +15,29 @@ if __name__ == "__main__":  # spark-submit puts this folder first on the path, w
 
 import argparse
 import functools
-import hashlib
-import io
-import json
 import logging
 from collections.abc import Sequence
-from importlib.metadata import version
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from huggingface_hub import constants
 from huggingface_hub.utils import disable_progress_bars
 from pyspark.sql import SparkSession
 
-from jobs import adapters, card, publish, report
+from jobs import card, publish, report
 from jobs.java import JavaError
-from jobs.plan import plan_shards, splits_of
-from jobs.progress import collect
+from jobs.plan import plan_shards
+from jobs.progress import SPARK_ERRORS, WorkerError, collect, worker_error
+from jobs.publication import Publication, read_appended
 from jobs.session import get_session
 from jobs.shards import ShardPlan, ShardWork, from_ipc, pack_shards
 from jobs.sources import PinnedSource, pin, read
-from packing_udfs import contract, manifest
+from packing_udfs import contract
 from packing_udfs.config import Config, ConfigError, describe, load
 from packing_udfs.encode import Encoder
-from packing_udfs.metrics import add
 from packing_udfs.pack import PackSettings
 from packing_udfs.processor import ProcessorFiles, fetch
 
-VERSIONS = ("packing-udfs", "pyspark", "pyarrow", "numpy", "transformers", "tokenizers", "pillow")
-USER_ERRORS = (ValueError, JavaError, publish.PublishError, report.QualityError, report.LedgerError)
+USER_ERRORS = (ValueError, JavaError, WorkerError, publish.PublishError, report.QualityError, report.LedgerError)
 
 
 def run(config: Config, spark: SparkSession | None = None, *, spark_conf: str | None = None) -> dict:
@@ -54,13 +48,13 @@ def run(config: Config, spark: SparkSession | None = None, *, spark_conf: str | 
     """
     processor = fetch(config.processor.path, config.processor.revision)
     vision_unit = _check_budgets(config, processor)
-    publish.check_token()
-    sources = [pin(source, f"sources.{i}") for i, source in enumerate(config.sources)]
-    head = publish.read_head(config.output.repo)
-    card.read_front_matter(head.readme)  # one that cannot be merged is refused before hours of work
-    plan = plan_shards(config, sources, head)
-    head = publish.create(config.output.repo, config.output.private)
     repository = publish.Repository(config.output.repo, config.output.retry_seconds)
+    repository.check_token()
+    sources = [pin(source, f"sources.{i}") for i, source in enumerate(config.sources)]
+    _plan(config, sources, repository.read_head())  # what is wrong is said before a repository is made
+    head = repository.create(config.output.private)
+    plan = _plan(config, sources, head)
+    appended = read_appended(config, head, repository, processor, vision_unit)
     spark = spark or get_session(spark_conf)
     samples = functools.reduce(lambda a, b: a.unionByName(b), [read(spark, s, config.shards.seed) for s in sources])
     work = ShardWork(_settings(config, sources), processor, plan, repository.upload)
@@ -70,7 +64,26 @@ def run(config: Config, spark: SparkSession | None = None, *, spark_conf: str | 
     empty = contract.QUARANTINE_SCHEMA.empty_table()
     quarantine = pa.concat_tables([empty, *(from_ipc(shard["quarantine"]) for shard in shards)])
     ledger.check_quarantine(config.quality.max_quarantine_fraction, quarantine)
-    return Publication(config, sources, processor, plan, head, shards, ledger, vision_unit).publish(repository)
+    publication = Publication(
+        config=config,
+        sources=sources,
+        processor=processor,
+        plan=plan,
+        head=head,
+        appended=appended,
+        shards=shards,
+        ledger=ledger,
+        vision_unit=vision_unit,
+    )
+    return publication.publish(repository)
+
+
+def _plan(config: Config, sources: Sequence[PinnedSource], head: publish.Head) -> ShardPlan:
+    """The run's shards. Raises ValueError for what could not be published after hours of work."""
+    if not any(source.num_rows for source in sources):
+        raise ConfigError(f"sources: no rows in {', '.join(source.source.name for source in sources)}")
+    card.read_front_matter(head.readme)
+    return plan_shards(config, sources, head)
 
 
 def _check_budgets(config: Config, processor: ProcessorFiles) -> str:
@@ -96,177 +109,6 @@ def _settings(config: Config, sources: Sequence[PinnedSource] = ()) -> PackSetti
     )
 
 
-class Publication:
-    """What the shards' results become: manifests, report, card, quarantine, and the commit of them all."""
-
-    def __init__(self, config, sources, processor, plan, head, shards, ledger, vision_unit):
-        self.config: Config = config
-        self.sources: list[PinnedSource] = sources
-        self.processor: ProcessorFiles = processor
-        self.plan: ShardPlan = plan
-        self.head: publish.Head = head
-        self.shards: list[dict] = shards
-        self.ledger: report.Ledger = ledger
-        self.vision_unit: str = vision_unit
-
-    def publish(self, repository: publish.Repository) -> dict:
-        """Publish and return the report."""
-        files: dict[str, bytes] = {}
-        infos = {split: self._manifest(split, files) for split in splits_of(self.config)}
-        quarantined = [split for split in infos if self._quarantine(split, files)]
-        result = self._report(infos)
-        files["report.json"] = report.as_json(result)
-        delete = self._replaced_files() if self.config.output.mode == "overwrite" else []
-        files["README.md"] = self._card(infos, quarantined, set(delete), report.as_markdown(result)).encode()
-        commit = publish.publish(
-            repository,
-            self.head,
-            [shard["operation"] for shard in self.shards if shard["operation"]],
-            files,
-            delete,
-            run=self.run_fingerprint,
-            manifest_path=contract.MANIFEST_JSON.format(split=self.config.output.split),
-            max_operations=self.config.output.max_operations_per_commit,
-        )
-        return result | {"commit": commit}
-
-    @functools.cached_property
-    def run_fingerprint(self) -> str:
-        """SHA-256 of all that determines the output: contract, configuration, source commits, processor."""
-        text = json.dumps(
-            [contract.VERSION, self._config, [s.commit for s in self.sources], self.processor.fingerprint],
-            sort_keys=True,
-        )
-        return hashlib.sha256(text.encode()).hexdigest()
-
-    @property
-    def _config(self) -> dict:
-        return self.config.model_dump(mode="json")
-
-    def _of_split(self, split: str) -> list[dict]:
-        is_first = split == self.config.output.split
-        return [shard for shard in self.shards if (shard["shard"] < self.plan.num_train) == is_first]
-
-    def _manifest(self, split: str, files: dict[str, bytes]) -> dict:
-        """Add a split's two manifest files and return its info. In append mode the row groups before stay in it."""
-        shards = self._of_split(split)
-        empty = contract.MANIFEST_SCHEMA.empty_table()
-        new = pa.concat_tables([empty, *(from_ipc(s["row_groups"]) for s in shards if s["row_groups"])])
-        sums = add(json.loads(shard["sums"]) for shard in shards)
-        runs = [{"run": self.run_fingerprint, "config": self._config, "sources": self._sources()}]
-        before = self._appended_to(split)
-        if before:
-            new = pa.concat_tables([before.row_groups, new])
-            sums = add([before.info["sums"], sums])
-            runs = [*before.info["runs"], *runs]
-        if not new.num_rows:
-            raise report.QualityError(f"split {split}: no sample could be packed; nothing was published")
-        info = {
-            "run": self.run_fingerprint,
-            "runs": runs,
-            "split": split,
-            "seq_len": self.config.pack.seq_len,
-            "vision_unit": self.vision_unit,
-            "num_shards": len(shards) if before else self._num_shards(split),
-            "processor": {
-                "name": self.processor.name,
-                "revision": self.processor.revision,
-                "fingerprint": self.processor.fingerprint,
-            },
-            "totals": report.totals(new),
-            "sums": sums,
-            "quality": report.quality(sums, new, self.config.pack.seq_len),
-        }
-        info_json, parquet = manifest.dump(info, new)
-        files[contract.MANIFEST_JSON.format(split=split)] = info_json
-        files[contract.MANIFEST_PARQUET.format(split=split)] = parquet
-        return info
-
-    def _num_shards(self, split: str) -> int:
-        return self.plan.num_train if split == self.config.output.split else self.plan.num_validation
-
-    def _appended_to(self, split: str) -> manifest.Manifest | None:
-        """The manifest that an append adds to. Raises OutputError when its packs are of another kind."""
-        if self.config.output.mode != "append" or split not in dict(self.head.manifests):
-            return None
-        before = publish.read_manifest(self.config.output.repo, self.head.commit, split)
-        for name, ours in (("seq_len", self.config.pack.seq_len), ("vision_unit", self.vision_unit)):
-            if before.info[name] != ours:
-                raise publish.OutputError(
-                    f"output.mode: cannot append to {split}: its {name} is {before.info[name]}, not {ours}; overwrite"
-                )
-        if before.info["processor"]["fingerprint"] != self.processor.fingerprint:
-            raise publish.OutputError(
-                f"output.mode: cannot append to {split}: it was packed with {before.info['processor']['name']} of "
-                "another content; overwrite"
-            )
-        return before
-
-    def _quarantine(self, split: str, files: dict[str, bytes]) -> int:
-        """Add the split's quarantine, when there is any, and return its number of rows."""
-        empty = contract.QUARANTINE_SCHEMA.empty_table()
-        table = pa.concat_tables([empty, *(from_ipc(shard["quarantine"]) for shard in self._of_split(split))])
-        if table.num_rows:
-            buffer = io.BytesIO()
-            pq.write_table(table, buffer, compression="zstd")
-            first = Path(self._of_split(split)[0]["path"]).stem
-            files[f"{contract.QUARANTINE_DIR.format(split=split)}/{first}.parquet"] = buffer.getvalue()
-        return table.num_rows
-
-    def _sources(self) -> list[dict]:
-        def describe_source(pinned: PinnedSource) -> dict:
-            name = pinned.source.name
-            return {
-                **pinned.source.model_dump(mode="json", include={"name", "repo", "config", "split"}),
-                "commit": pinned.commit,
-                "num_rows": pinned.num_rows,
-                "num_bytes": pinned.num_bytes,
-                "adapter": adapters.name_of(pinned.adapter),
-                "num_copies": self.ledger.count("num_copies", source=name),
-                "num_packed": self.ledger.count(source=name, outcome="packed"),
-                "num_quarantined": self.ledger.count(source=name, outcome="quarantined"),
-                "num_duplicates": self.ledger.count(source=name, outcome="duplicate"),
-                "num_not_sampled": self.ledger.count(source=name, outcome="not_sampled"),
-            }
-
-        return [describe_source(pinned) for pinned in self.sources]
-
-    def _report(self, infos: dict[str, dict]) -> dict:
-        return {
-            "contract": contract.VERSION,
-            "run": self.run_fingerprint,
-            "config": self._config,
-            "sources": self._sources(),
-            "ledger": self.ledger.table.to_pylist(),
-            "quarantine": self.ledger.reasons(),
-            "splits": {s: {name: i[name] for name in ("totals", "sums", "quality")} for s, i in infos.items()},
-            "versions": {name: version(name) for name in VERSIONS},
-        }
-
-    def _replaced_files(self) -> list[str]:
-        """Files of the splits that this run replaces, with those that the replaced run made beside them."""
-        manifests = dict(self.head.manifests)
-        before = manifests.get(self.config.output.split, {}).get("run")
-        siblings = [split for split, info in manifests.items() if before and info.get("run") == before]
-        splits = sorted({*splits_of(self.config), *siblings})
-        return [path for split in splits for path in self.head.files_of(split)]
-
-    def _card(self, infos: dict[str, dict], quarantined: list[str], deleted: set[str], summary: str) -> str:
-        kept = {
-            split: info
-            for split, info in self.head.manifests
-            if contract.MANIFEST_JSON.format(split=split) not in deleted and split not in infos
-        }
-        with_quarantine = [
-            split
-            for split in kept | infos
-            if split in quarantined
-            or any(p.startswith(f"quarantine/{split}/") and p not in deleted for p in self.head.paths)
-        ]
-        licenses = sorted({name for source in self.sources for name in source.licenses})
-        return card.render(self.head.readme, kept | infos, licenses, summary, with_quarantine)
-
-
 def main(argv: list[str] | None = None, spark: SparkSession | None = None) -> int:
     """Command line; returns the exit code. `spark`: a session to use, as in a notebook."""
     parser = argparse.ArgumentParser(
@@ -287,6 +129,12 @@ def main(argv: list[str] | None = None, spark: SparkSession | None = None) -> in
     except USER_ERRORS as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
+    except SPARK_ERRORS as error:  # workers read the sources' columns before there are shards
+        print(f"error: {worker_error(error)}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("error: interrupted; the repository is as it was, unless the commit was on its way", file=sys.stderr)
+        return 130
     print(report.as_text(result))
     repo = result["config"]["output"]["repo"]
     print(f"published    {repo} at {result['commit'][:12]}")

@@ -7,10 +7,10 @@ dataset that grows is not reshuffled. Names count up and never change when files
 import re
 
 from jobs.publish import Head, OutputError
-from jobs.shards import ShardPlan
+from jobs.shards import PER_MILLION, ShardPlan
 from jobs.sources import PinnedSource
 from packing_udfs import contract
-from packing_udfs.config import GIB, Config
+from packing_udfs.config import GIB, Config, ConfigError
 
 FILES_PER_FOLDER = 5_000  # the Hub allows 10,000; half of it leaves room for what users add
 MAX_FILES = 100_000  # in a repository
@@ -31,10 +31,17 @@ def splits_of(config: Config) -> list[str]:
 
 
 def plan_shards(config: Config, sources: list[PinnedSource], head: Head) -> ShardPlan:
-    """The run's shards. Raises OutputError when they would break a limit of the Hub."""
-    num_train = _num_shards(config, sum(source.num_sampled_bytes for source in sources), head)
+    """The run's shards. Raises OutputError when they would break a limit of the Hub or replace somebody's files."""
+    for split in splits_of(config):
+        _check_ours(config, head, split)
     fraction = config.shards.validation_fraction
-    num_validation = _power_of_two(num_train * fraction) if fraction else 0
+    if fraction and round(fraction * PER_MILLION) in (0, PER_MILLION):
+        raise ConfigError(
+            f"shards.validation_fraction: {fraction} is too near to 0 or 1: samples go to the splits by the "
+            "millionth; use 0 or another share"
+        )
+    num_train = _num_shards(config, sum(source.num_sampled_bytes for source in sources), head)
+    num_validation = power_of_two(num_train * fraction) if fraction else 0
     paths = []
     for split, num in zip(splits_of(config), (num_train, num_validation), strict=False):
         first = _next_index(head, split) if config.output.mode == "append" else 0
@@ -47,16 +54,26 @@ def plan_shards(config: Config, sources: list[PinnedSource], head: Head) -> Shar
     return ShardPlan(config.shards.seed, tuple(paths), num_validation, fraction)
 
 
+def _check_ours(config: Config, head: Head, split: str) -> None:
+    """Refuse a split whose files no packing job made: a rewrite would delete them, an append would mix with them."""
+    there = head.files_of(split)
+    if there and split not in dict(head.manifests):
+        raise OutputError(
+            f"output.repo: {config.output.repo} has {there[0]}, which no packing job made, where the split {split} "
+            "goes; name another repository or output.split, or remove it"
+        )
+
+
 def _num_shards(config: Config, num_bytes: int, head: Head) -> int:
     if config.shards.num_shards:
         return config.shards.num_shards
     before = dict(head.manifests).get(config.output.split, {}).get("num_shards")
     if before and config.output.mode == "overwrite" and num_bytes <= before * GIB:
         return before
-    return _power_of_two(num_bytes / config.shards.shard_bytes)
+    return power_of_two(num_bytes / config.shards.shard_bytes)
 
 
-def _power_of_two(least: float) -> int:
+def power_of_two(least: float) -> int:
     """The smallest power of two that is at least `least`."""
     power = 1
     while power < least:
@@ -65,5 +82,6 @@ def _power_of_two(least: float) -> int:
 
 
 def _next_index(head: Head, split: str) -> int:
-    names = [re.fullmatch(r".*/(\d+)\.parquet", path) for path in head.files_of(split) if path.startswith("data/")]
+    paths = [path for path in head.files_of(split) if not path.startswith("manifest/")]
+    names = [re.fullmatch(r".*/(\d+)\.parquet", path) for path in paths]
     return max((int(name[1]) + 1 for name in names if name), default=0)

@@ -2,32 +2,33 @@
 
 Until the last step `main` is unchanged, after it everything is there: data, manifest, card, report and quarantine
 come together, in one commit where that fits the Hub's limit on operations, else through a pull request whose merge
-is the one step that counts. The commit names the head it was made for, so somebody else's commit in between is an
-error and never overwritten. An answer that got lost is recognised by the run's fingerprint in the manifest.
+is the one step that counts. Each commit names the one that it was made for, so somebody else's commit in between is
+an error and never overwritten, and no part of a pull request can get lost. A commit whose answer got lost is
+recognised as the one behind its parent.
 """
 
 import json
 import logging
-import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
+from typing import TypeVar
 
 import httpx2
 from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, constants, get_token
-from huggingface_hub.errors import (
-    EntryNotFoundError,
-    HfHubHTTPError,
-    RepositoryNotFoundError,
-    RevisionNotFoundError,
-)
+from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, RepositoryNotFoundError
 from huggingface_hub.utils import disable_progress_bars
 from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_exponential
 
 from packing_udfs import contract, manifest
 
+T = TypeVar("T")
 _TRANSIENT = (408, 429, 500, 502, 503, 504)
 _STALE = (409, 412)
+# What a request to the Hub may raise. hf_xet raises RuntimeError for what its server or the network did.
+_HUB_ERRORS = (HfHubHTTPError, httpx2.HTTPError, OSError, RuntimeError, ValueError)
+BRIEFLY = 20
 logger = logging.getLogger(__name__)
 
 
@@ -42,8 +43,14 @@ class OutputError(ValueError):
 def _is_transient(error: BaseException) -> bool:
     if isinstance(error, HfHubHTTPError):
         return error.response is None or error.response.status_code in _TRANSIENT
-    # hf_xet raises RuntimeError for what its server or the network did after its own retries.
-    return isinstance(error, httpx2.TransportError | ConnectionError | TimeoutError | RuntimeError)
+    # A file that is not in the cache is one that the Hub could not be asked for.
+    return isinstance(
+        error, httpx2.TransportError | ConnectionError | TimeoutError | RuntimeError | LocalEntryNotFoundError
+    )
+
+
+def _is_stale(error: BaseException) -> bool:
+    return isinstance(error, HfHubHTTPError) and getattr(error.response, "status_code", None) in _STALE
 
 
 def _retrying(seconds: float) -> Retrying:
@@ -51,9 +58,14 @@ def _retrying(seconds: float) -> Retrying:
         retry=retry_if_exception(_is_transient),
         wait=wait_exponential(multiplier=0.5, max=30),
         stop=stop_after_delay(seconds),
-        before_sleep=lambda state: logger.warning("the Hub: %s; trying again", state.outcome.exception()),
+        before_sleep=lambda state: logger.warning("the Hub: %s; trying again", one_line(state.outcome.exception())),
         reraise=True,
     )
+
+
+def one_line(error: BaseException) -> str:
+    """An error's message without the line breaks that huggingface_hub puts into it."""
+    return " ".join(str(error).split()) or type(error).__name__
 
 
 @dataclass(frozen=True)
@@ -63,21 +75,106 @@ class Repository:
     repo: str
     retry_seconds: float
 
+    def retry(self, call: Callable[..., T], *args, **kwargs) -> T:
+        """Call what asks the Hub, again for `retry_seconds` while the Hub is busy or away."""
+        return _retrying(self.retry_seconds)(call, *args, **kwargs)
+
+    def retry_briefly(self, call: Callable[..., T], *args, **kwargs) -> T:
+        """As `retry`, for at most BRIEFLY seconds: at the start, and when the time for retries is used up."""
+        return _retrying(min(BRIEFLY, self.retry_seconds))(call, *args, **kwargs)
+
     def upload(self, path_in_repo: str, file: Path) -> CommitOperationAdd:
         """Upload a local file and return the operation that puts it in a commit. The file may go afterwards.
 
         Raises PublishError when the Hub keeps refusing for `retry_seconds`.
         """
+        if not get_token():
+            raise PublishError(f"upload of {path_in_repo} to {self.repo} needs a token; set HF_TOKEN on the workers")
         disable_progress_bars()  # of every single file; the job has one bar over shards
         operation = CommitOperationAdd(path_in_repo=path_in_repo, path_or_fileobj=str(file))
         try:
-            for attempt in _retrying(self.retry_seconds):
-                with attempt:
-                    HfApi().preupload_lfs_files(self.repo, [operation], repo_type="dataset")
-        except (HfHubHTTPError, httpx2.TransportError, OSError, RuntimeError) as error:
-            raise PublishError(f"upload of {path_in_repo} to {self.repo} failed: {error}") from error
+            self.retry(HfApi().preupload_lfs_files, self.repo, [operation], repo_type="dataset")
+        except _HUB_ERRORS as error:
+            raise PublishError(f"upload of {path_in_repo} to {self.repo} failed: {one_line(error)}") from error
         operation.path_or_fileobj = b""
         return operation
+
+    def check_token(self) -> None:
+        """Refuse early what a write would refuse late. Raises OutputError when there is no valid token."""
+        if not get_token():
+            raise OutputError(f"output.repo: writing to {constants.ENDPOINT} needs a token; set HF_TOKEN")
+        try:
+            self.retry_briefly(HfApi().whoami)
+        except HfHubHTTPError as error:
+            if _is_transient(error):
+                raise OutputError(
+                    f"output.repo: the Hub at {constants.ENDPOINT} stays busy: {one_line(error)}"
+                ) from None
+            raise OutputError(
+                f"output.repo: {constants.ENDPOINT} refuses the token in HF_TOKEN: {one_line(error)}"
+            ) from None
+        except httpx2.HTTPError as error:
+            raise OutputError(
+                f"output.repo: the Hub at {constants.ENDPOINT} cannot be reached: {one_line(error)}"
+            ) from None
+
+    def read_head(self) -> "Head":
+        """What the main branch holds now; an empty Head when the repository does not exist. Raises OutputError."""
+        try:
+            return self.retry(self._read_head)
+        except (HfHubHTTPError, httpx2.HTTPError, OSError) as error:
+            raise OutputError(
+                f"output.repo: {self.repo} cannot be read at {constants.ENDPOINT}: {one_line(error)}"
+            ) from None
+
+    def _read_head(self) -> "Head":
+        try:
+            info = HfApi().dataset_info(self.repo)
+        except RepositoryNotFoundError:
+            return Head(None)
+        paths = tuple(sorted(sibling.rfilename for sibling in info.siblings or ()))
+        found = [
+            (Path(path).stem, _our_info(self._read(path, info.sha)))
+            for path in paths
+            if path.startswith("manifest/") and path.endswith(".json")
+        ]
+        try:
+            readme = self._read("README.md", info.sha).decode() if "README.md" in paths else ""
+        except UnicodeDecodeError as error:
+            raise OutputError(f"output.repo: the README.md of {self.repo} is not UTF-8, repair it: {error}") from None
+        return Head(info.sha, paths, readme, tuple((split, info) for split, info in found if info))
+
+    def _read(self, path: str, commit: str) -> bytes:
+        return Path(HfApi().hf_hub_download(self.repo, path, repo_type="dataset", revision=commit)).read_bytes()
+
+    def create(self, private: bool) -> "Head":
+        """Make the repository when there is none, and return what it holds. Raises OutputError.
+
+        What a commit would be refused for is asked here too: a repository is found without the right to write to it.
+        """
+        try:
+            self.retry(HfApi().create_repo, self.repo, repo_type="dataset", private=private, exist_ok=True)
+            self.retry(HfApi().auth_check, self.repo, repo_type="dataset", write=True)
+        except (HfHubHTTPError, httpx2.HTTPError) as error:
+            raise OutputError(
+                f"output.repo: {self.repo} cannot be made or written to at {constants.ENDPOINT} with the token in "
+                f"HF_TOKEN: {one_line(error)}"
+            ) from None
+        return self.read_head()
+
+    def read_manifest(self, commit: str, split: str) -> manifest.Manifest:
+        """The manifest of a split at a commit."""
+        names = (contract.MANIFEST_JSON, contract.MANIFEST_PARQUET)
+        return manifest.load(*(self.retry(self._read, name.format(split=split), commit) for name in names))
+
+
+def _our_info(data: bytes) -> dict | None:
+    """A manifest's info, None when the file is somebody else's."""
+    try:
+        info = json.loads(data)
+    except ValueError:
+        return None
+    return info if isinstance(info, dict) and {"contract", "run", "runs", "totals"} <= info.keys() else None
 
 
 @dataclass(frozen=True)
@@ -96,47 +193,6 @@ class Head:
         return [path for path in self.paths if path.startswith(folders) or path in single]
 
 
-def check_token() -> None:
-    """Refuse early what a write would refuse late. Raises OutputError when there is no valid token."""
-    if not get_token():
-        raise OutputError(f"output.repo: writing to {constants.ENDPOINT} needs a token; set HF_TOKEN")
-    try:
-        HfApi().whoami()
-    except HfHubHTTPError as error:
-        raise OutputError(f"output.repo: {constants.ENDPOINT} refuses the token in HF_TOKEN: {error}") from None
-    except httpx2.HTTPError as error:
-        raise OutputError(f"output.repo: the Hub at {constants.ENDPOINT} cannot be reached: {error}") from None
-
-
-def read_head(repo: str) -> Head:
-    """What the repository's main branch holds now; an empty Head when the repository does not exist."""
-    api = HfApi()
-    try:
-        info = api.dataset_info(repo)
-    except RepositoryNotFoundError:
-        return Head(None)
-    paths = tuple(sorted(sibling.rfilename for sibling in info.siblings or ()))
-
-    def read(path: str) -> str:
-        return Path(api.hf_hub_download(repo, path, repo_type="dataset", revision=info.sha)).read_text("utf-8")
-
-    manifests = tuple(
-        (Path(path).stem, json.loads(read(path)))
-        for path in paths
-        if path.startswith("manifest/") and path.endswith(".json")
-    )
-    return Head(info.sha, paths, read("README.md") if "README.md" in paths else "", manifests)
-
-
-def create(repo: str, private: bool) -> Head:
-    """Make the repository when there is none, and return what it holds."""
-    try:
-        HfApi().create_repo(repo, repo_type="dataset", private=private, exist_ok=True)
-    except HfHubHTTPError as error:
-        raise OutputError(f"output.repo: {repo} cannot be made at {constants.ENDPOINT}: {error}") from None
-    return read_head(repo)
-
-
 def publish(
     repository: Repository,
     head: Head,
@@ -145,92 +201,85 @@ def publish(
     delete: Sequence[str],
     *,
     run: str,
-    manifest_path: str,
     max_operations: int,
 ) -> str:
     """Make everything visible at once and return the new head commit.
 
     `uploaded`: operations of `Repository.upload`; `small_files`: path → bytes; `delete`: paths to remove;
-    `run`: the run's fingerprint, which the file at `manifest_path` carries. Raises PublishError with the repository
-    unchanged when the head has moved or the Hub keeps refusing.
+    `run`: the run's fingerprint, for the commit's title. Raises PublishError with the repository unchanged when the
+    head has moved or the Hub keeps refusing.
     """
     added = [*uploaded, *(CommitOperationAdd(path, data) for path, data in sorted(small_files.items()))]
     kept = {operation.path_in_repo for operation in added}
     deleted = [CommitOperationDelete(path, is_folder=False) for path in sorted(set(delete) - kept)]
     operations = [*deleted, *added]
     title = f"Pack {len(uploaded)} shards (run {run[:12]})"
-    api = HfApi()
-
-    def commit(part: list, message: str, **where) -> str | None:
-        return _create_commit(api, repository, part, message, **where)
-
     if len(operations) <= max_operations:
-        oid = commit(operations, title, parent_commit=head.commit)
-        return oid or _recognise(api, repository.repo, head, run, manifest_path)
-    request = api.create_pull_request(repository.repo, title, repo_type="dataset")
-    logger.info("%d operations: through pull request %d", len(operations), request.num)
-    for start in range(0, len(operations), max_operations):
-        part = operations[start : start + max_operations]
-        commit(part, f"{title}, operations from {start}", revision=f"refs/pr/{request.num}")
-    if api.dataset_info(repository.repo).sha != head.commit:
-        raise PublishError(_moved(repository.repo, head))
+        return _commit(repository, operations, title, head.commit)
+    parts = [operations[start : start + max_operations] for start in range(0, len(operations), max_operations)]
+    return _publish_in_parts(repository, head, parts, title)
+
+
+def _commit(repository: Repository, operations: list, title: str, parent: str, revision: str = "main") -> str:
+    """A commit on top of `parent`, the head of `revision`; its id, also when the answer with it got lost."""
+    call = HfApi().create_commit
+    where = {"repo_type": "dataset", "revision": revision, "parent_commit": parent}
     try:
-        api.change_discussion_status(repository.repo, request.num, "open", repo_type="dataset")  # it starts as a draft
-        api.merge_pull_request(repository.repo, request.num, repo_type="dataset")
-    except (HfHubHTTPError, httpx2.TransportError) as error:
-        return _recognise(api, repository.repo, head, run, manifest_path, error)
-    return api.dataset_info(repository.repo).sha
+        return repository.retry(call, repository.repo, operations, commit_message=title, **where).oid
+    except _HUB_ERRORS as error:
+        made = _made_on(repository, parent, title, revision)
+        if made:
+            return made
+        if _is_stale(error):
+            raise PublishError(_moved(repository.repo, parent)) from error
+        raise PublishError(f"commit to {repository.repo} failed: {one_line(error)}") from error
 
 
-def _create_commit(api: HfApi, repository: Repository, operations: list, message: str, **where) -> str | None:
-    """One commit, tried again while the Hub is busy; None when a later try found the head moved (a lost answer?)."""
-    tries = 0
+def _made_on(repository: Repository, parent: str, title: str, revision: str) -> str | None:
+    """The commit of this title right behind `parent`; None when there is none or the Hub gives no answer."""
     try:
-        for attempt in _retrying(repository.retry_seconds):
-            with attempt:
-                tries += 1
-                info = api.create_commit(
-                    repository.repo, operations, commit_message=message, repo_type="dataset", **where
-                )
-                return info.oid
-    except (HfHubHTTPError, httpx2.TransportError, OSError, RuntimeError, ValueError) as error:
-        response = getattr(error, "response", None)
-        if response is not None and response.status_code in _STALE and tries > 1:
-            return None
-        if response is not None and response.status_code in _STALE:
-            raise PublishError(f"{repository.repo}: somebody else committed during the run: {error}") from error
-        raise PublishError(f"commit to {repository.repo} failed: {error}") from error
-    raise AssertionError("retrying ends in a return or a raise")
+        commits = repository.retry_briefly(
+            HfApi().list_repo_commits, repository.repo, repo_type="dataset", revision=revision
+        )
+    except _HUB_ERRORS as error:
+        logger.warning("%s: what became of the commit is not known: %s", repository.repo, one_line(error))
+        return None
+    return next((c.commit_id for c, b in pairwise(commits) if b.commit_id == parent and c.title == title), None)
 
 
-def _recognise(api: HfApi, repo: str, head: Head, run: str, manifest_path: str, error: Exception | None = None) -> str:
-    """The new head when it is this run's own commit, whose answer got lost. Raises PublishError otherwise."""
-    for _ in range(3):
-        try:
-            commit = api.dataset_info(repo).sha
-            path = api.hf_hub_download(repo, manifest_path, repo_type="dataset", revision=commit)
-        except (EntryNotFoundError, RevisionNotFoundError):
-            break
-        except (HfHubHTTPError, httpx2.TransportError):
-            time.sleep(1)
-            continue
-        if commit != head.commit and json.loads(Path(path).read_text("utf-8")).get("run") == run:
-            return commit
-        break
-    raise PublishError(_moved(repo, head) if error is None else f"publishing to {repo} failed: {error}") from error
+def _publish_in_parts(repository: Repository, head: Head, parts: list[list], title: str) -> str:
+    """Commit the parts to a pull request, one on top of the other, and merge it; the merge's commit."""
+    api, repo = HfApi(), repository.repo
+    try:
+        request = repository.retry(api.create_pull_request, repo, title, repo_type="dataset")
+        logger.info("%d commits: through pull request %d", len(parts), request.num)
+        revision = f"refs/pr/{request.num}"
+        tip = repository.retry(api.dataset_info, repo, revision=revision).sha
+        if tip != head.commit:
+            raise PublishError(_moved(repo, head.commit))
+        for i, part in enumerate(parts, 1):
+            tip = _commit(repository, part, f"{title}, part {i} of {len(parts)}", tip, revision)
+        if repository.retry(api.dataset_info, repo).sha != head.commit:
+            raise PublishError(_moved(repo, head.commit))
+        return repository.retry(_merge, api, repo, request.num)
+    except PublishError:
+        raise
+    except _HUB_ERRORS as error:
+        raise PublishError(f"publishing to {repo} failed: {one_line(error)}") from error
 
 
-def _moved(repo: str, head: Head) -> str:
+def _merge(api: HfApi, repo: str, num: int) -> str:
+    """Merge a pull request unless it is merged, as it is when an answer got lost; the merge's commit."""
+    status = api.get_discussion_details(repo, num, repo_type="dataset").status
+    if status == "draft":  # as it starts
+        api.change_discussion_status(repo, num, "open", repo_type="dataset")
+    if status != "merged":
+        api.merge_pull_request(repo, num, repo_type="dataset")
+    return api.get_discussion_details(repo, num, repo_type="dataset").merge_commit_oid
+
+
+def _moved(repo: str, commit: str | None) -> str:
     return (
-        f"{repo}: its main branch is no longer at {head.commit}, where it was when the run started: somebody else "
+        f"{repo}: its main branch is no longer at {commit}, where it was when the run started: somebody else "
         "committed. Nothing was published; run the job again"
     )
-
-
-def read_manifest(repo: str, commit: str, split: str) -> manifest.Manifest:
-    """The manifest of a split at a commit."""
-    paths = [
-        HfApi().hf_hub_download(repo, name.format(split=split), repo_type="dataset", revision=commit)
-        for name in (contract.MANIFEST_JSON, contract.MANIFEST_PARQUET)
-    ]
-    return manifest.load(*(Path(path).read_bytes() for path in paths))

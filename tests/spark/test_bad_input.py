@@ -107,9 +107,20 @@ def test_missing_columns_are_named(run_main, tmp_path):
     assert "sources.0.columns: user/texts: there is no column 'words'; there are text string" in error
 
 
+def test_a_token_that_may_not_write(run_main, session_hub):
+    """The repository is there, and found, for one who may but read it."""
+    HfApi().create_repo("user/read-only", repo_type="dataset", exist_ok=True)
+    session_hub.inject(route="check_write", status=403, times=None)
+    try:
+        error = run_main("output.repo=user/read-only")
+    finally:
+        session_hub.faults.clear()
+    assert "output.repo: user/read-only cannot be made or written to at http://127.0.0.1" in error
+
+
 def test_unreachable_hub(run_main, monkeypatch):
     monkeypatch.setattr("jobs.publish.HfApi", lambda: HfApi(endpoint="http://127.0.0.1:9"))
-    assert "cannot be reached" in run_main()
+    assert "cannot be reached" in run_main("output.retry_seconds=0")
 
 
 def test_remote_code(run_main):

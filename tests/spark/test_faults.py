@@ -42,6 +42,35 @@ def test_a_lost_merge_is_recognised(run_demo, api, faults):
     assert report["commit"] == api.dataset_info("user/lost-merge").sha
 
 
+@pytest.mark.parametrize("part", [0, 1, 3])
+def test_a_lost_part_of_a_pull_request_is_recognised(run_demo, packed, api, faults, part):
+    """Sent again, a part that deletes would be refused: its files are gone."""
+    repo = f"user/lost-part-{part}"
+    run_demo(repo, shards={"num_shards": 4})
+    lost = faults(route="commit", reset="after", skip=part, times=1)
+    run_demo(repo, shards={"num_shards": 1}, output={"repo": repo, "max_operations_per_commit": 2})
+    assert lost.hits == 1
+    assert [path for path in files_of(api, repo) if path.startswith("data/")] == ["data/train/00000.parquet"]
+
+
+@pytest.mark.parametrize("status", [409, 412])
+def test_a_refused_part_of_a_pull_request_fails_the_run(run_demo, packed, api, faults, status):
+    faults(route="commit", status=503, times=1)
+    faults(route="commit", status=status, times=1)
+    with pytest.raises(publish.PublishError):
+        run_demo("user/packed", shards={"seed": 9}, output={"repo": "user/packed", "max_operations_per_commit": 2})
+    assert api.dataset_info("user/packed").sha == packed["commit"]
+
+
+@pytest.mark.parametrize("route", ["whoami", "create_discussion", "merge_pull_request", "change_status"])
+def test_a_busy_moment_anywhere_is_waited_for(run_demo, api, faults, route):
+    repo = f"user/busy-{route.replace('_', '-')}"
+    busy = faults(route=route, status=503, times=2)
+    report = run_demo(repo, output={"repo": repo, "max_operations_per_commit": 4})
+    assert busy.hits == 2
+    assert report["commit"] == api.dataset_info(repo).sha
+
+
 def test_a_full_hub_fails_the_run_and_changes_nothing(run_demo, packed, api, faults):
     full = faults(route="put_xorb", status=507, times=None)
     with pytest.raises(publish.PublishError, match=r"upload of data/train/0000\d\.parquet to user/packed failed"):

@@ -37,7 +37,7 @@ def read_packs(repo: str, split: str = "train") -> list[dict]:
 
 
 def read_manifest(api, repo: str, split: str = "train") -> manifest.Manifest:
-    return publish.read_manifest(repo, api.dataset_info(repo).sha, split)
+    return publish.Repository(repo, 10).read_manifest(api.dataset_info(repo).sha, split)
 
 
 def download(api, repo: str, path: str) -> Path:

@@ -75,3 +75,34 @@ def test_a_job_killed_behind_its_commit_is_complete(run_demo, source, session_hu
     complete = api.dataset_info(repo).sha
     assert complete != before
     assert run_demo(repo, shards={"seed": 3})["commit"] == complete  # nothing is left to do
+
+
+def test_an_interrupted_job_says_so_and_leaves_no_process(run_demo, source, session_hub, api, tmp_path):
+    """Ctrl-C goes to every process of the terminal; the Hub is slow, so that shards are on their way."""
+    before = run_demo("user/interrupted")["commit"]
+    session_hub.requests.clear()
+    session_hub.inject(route="preupload", delay=2.0, times=None)
+    process = start_job(tmp_path, demo_tree("user/interrupted", shards={"seed": 3}))
+    try:
+        wait_for(session_hub, "preupload", process)
+        os.killpg(process.pid, signal.SIGINT)
+        _, err = process.communicate(timeout=90)
+    finally:
+        session_hub.faults.clear()
+    assert process.returncode == 130
+    assert err.decode().strip().endswith("unless the commit was on its way")
+    assert b"Traceback" not in err
+    wait_for_end(process.pid)
+    assert api.dataset_info("user/interrupted").sha == before
+
+
+def wait_for_end(group: int, seconds: float = 30) -> None:
+    """Until no process of the group is left."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        try:
+            os.killpg(group, 0)
+        except ProcessLookupError:
+            return
+        time.sleep(0.1)
+    raise AssertionError("a process is left")

@@ -127,6 +127,21 @@ def test_an_existing_card_keeps_what_is_not_ours():
     assert "# Charts\n\nSome words.\n\n---\n\nMore words below a line.\n" in text
 
 
+def test_a_config_called_default_stays_the_only_default():
+    """`datasets` takes it for the default by its name and refuses a second one."""
+    first, second = front(render("---\nconfigs:\n- config_name: default\n  data_files: x/*\n---\n"))["configs"]
+    assert (first["config_name"], "default" in first) == ("packed", False)
+    assert second == {"config_name": "default", "data_files": "x/*"}
+
+
+def test_licenses_of_a_card():
+    assert [card.licenses_of(text) for text in ("", "---\nlicense: mit\n---\n", "---\nlicense: [a, b]\n---\n")] == [
+        [],
+        ["mit"],
+        ["a", "b"],
+    ]
+
+
 def test_a_license_of_the_sources_replaces_the_old_one():
     assert front(render(EXISTING, licenses=["cc0-1.0"]))["license"] == "cc0-1.0"
 
@@ -200,6 +215,11 @@ def test_a_split_that_is_gone_is_gone():
         ("---\na: b: c\n---\n", "the front matter of its README.md is not YAML, repair it: mapping values"),
         ("---\n- a\n---\n", "the front matter of its README.md has no `key: value` lines, repair it"),
         ("---\nA line of words\n---\n", "the front matter of its README.md has no `key: value` lines, repair it"),
+        (
+            "---\nconfigs: words\n---\n",
+            "configs in the front matter of its README.md is no list of mappings, repair it",
+        ),
+        ("---\ndataset_info: [1]\n---\n", "dataset_info in the front matter of its README.md is no list of mappings"),
     ],
 )
 def test_a_broken_front_matter(text, message):

@@ -8,6 +8,7 @@ from jobs import plan
 from jobs.plan import plan_shards, shard_path, splits_of
 from jobs.publish import Head, OutputError
 from packing_udfs import config
+from packing_udfs.config import ConfigError
 
 MIB, GIB = 1 << 20, 1 << 30
 EMPTY = Head(None)
@@ -28,6 +29,11 @@ def sources(*num_bytes: int) -> list[SimpleNamespace]:
 def head(*paths: str, **num_shards: int) -> Head:
     """A repository with these paths, and a manifest that tells each split's number of shards."""
     return Head("1" * 40, paths, "", tuple((split, {"num_shards": num}) for split, num in num_shards.items()))
+
+
+def written(paths: list[str] | tuple[str, ...], *splits: str) -> Head:
+    """A repository with these paths, and manifests of these splits."""
+    return Head("1" * 40, tuple(paths), "", tuple((split, {}) for split in splits))
 
 
 def names(split: str, *indices: int) -> tuple[str, ...]:
@@ -107,29 +113,46 @@ def test_splits():
 
 
 def test_append_goes_on_counting():
-    """In each split on its own, past gaps, folders and files of other names; not past another split's."""
-    there = head(
+    """In each split on its own, past gaps, folders, files of other names and quarantine; not past another split's."""
+    paths = [
         *names("train", 0, 6), "data/train/001/05000.parquet", "data/train/extra.parquet", "data/train/x/9.json",
-        *names("train_more", 8), *names("validation", 2), "quarantine/train/09999.parquet", "manifest/train.parquet",
-    )  # fmt: skip
+        *names("train_more", 8), *names("validation", 2), "quarantine/validation/00005.parquet", "manifest/9.parquet",
+    ]  # fmt: skip
     config = job(output={"mode": "append"}, shards={"num_shards": 2, "validation_fraction": 0.5})
-    made = plan_shards(config, sources(1), there)
+    made = plan_shards(config, sources(1), written(paths, "train", "validation"))
     assert made.paths == (
         "data/train/001/05001.parquet",
         "data/train/001/05002.parquet",
-        "data/validation/00003.parquet",
+        "data/validation/00006.parquet",
     )
     assert plan_shards(config, sources(1), EMPTY).paths == names("train", 0, 1) + names("validation", 0)
 
 
+@pytest.mark.parametrize("mode", ["overwrite", "append"])
+@pytest.mark.parametrize("path", ["data/train/x.parquet", "quarantine/train/x", "manifest/train.parquet"])
+def test_files_that_are_not_ours_are_refused(mode, path):
+    """Those of another split are not looked at."""
+    config = job(output={"mode": mode})
+    plan_shards(config, sources(1), written(["data/training/x.parquet", "data/train-0.parquet"]))
+    with pytest.raises(OutputError, match=f"output.repo: user/packed has {path}, which no packing job made"):
+        plan_shards(config, sources(1), written([path], "test"))
+    assert plan_shards(config, sources(1), written([path], "train")).paths == names("train", 0)
+
+
+@pytest.mark.parametrize("fraction", [4e-7, 1 - 4e-7])
+def test_a_fraction_that_empties_a_split(fraction):
+    with pytest.raises(ConfigError, match=r"shards.validation_fraction: .* is too near to 0 or 1"):
+        plan_shards(job(shards={"validation_fraction": fraction}), sources(1), EMPTY)
+
+
 def test_overwrite_starts_anew():
-    assert plan_shards(job(), sources(1), head(*names("train", 0, 1, 2))).paths == names("train", 0)
+    assert plan_shards(job(), sources(1), written(names("train", 0, 1, 2), "train")).paths == names("train", 0)
 
 
 def test_the_hubs_limit_on_files(monkeypatch):
     """Below 8 files: 4 that are there and 4 new ones are too many; 4 that replace 4 are not."""
     monkeypatch.setattr(plan, "MAX_FILES", 8)
-    there = head(*names("train", 0, 1, 2, 3))
+    there = written(names("train", 0, 1, 2, 3), "train")
     four = {"num_shards": 4}
     assert len(plan_shards(job(shards=four), sources(1), there).paths) == 4
     with pytest.raises(OutputError) as refused:

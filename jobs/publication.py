@@ -1,0 +1,212 @@
+"""What a run publishes: its shards' results as manifests, report, card, quarantine, and the commit of them all."""
+
+import functools
+import hashlib
+import io
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from jobs import adapters, card, publish, report
+from jobs.plan import power_of_two, splits_of
+from jobs.shards import ShardPlan, from_ipc
+from jobs.sources import PinnedSource
+from packing_udfs import contract, manifest
+from packing_udfs.config import Config
+from packing_udfs.metrics import add
+from packing_udfs.processor import ProcessorFiles
+
+VERSIONS = ("packing-udfs", "pyspark", "pyarrow", "numpy", "transformers", "tokenizers", "pillow")
+
+
+def read_appended(
+    config: Config, head: publish.Head, repository: publish.Repository, processor: ProcessorFiles, vision_unit: str
+) -> dict[str, manifest.Manifest]:
+    """The manifests that an append adds to, by split; none in a rewrite.
+
+    Raises OutputError when the packs there are of another kind, or the files are not those that the manifest names.
+    """
+    splits = splits_of(config) if config.output.mode == "append" else []
+    before = {s: repository.read_manifest(head.commit, s) for s in splits if s in dict(head.manifests)}
+    for split, found in before.items():
+        for name, ours in (("seq_len", config.pack.seq_len), ("vision_unit", vision_unit)):
+            if found.info[name] != ours:
+                raise publish.OutputError(
+                    f"output.mode: cannot append to {split}: its {name} is {found.info[name]}, not {ours}; overwrite"
+                )
+        if found.info["processor"]["fingerprint"] != processor.fingerprint:
+            raise publish.OutputError(
+                f"output.mode: cannot append to {split}: it was packed with {found.info['processor']['name']} of "
+                "another content; overwrite"
+            )
+        data = {path for path in head.files_of(split) if path.startswith("data/")}
+        odd = sorted(data ^ set(found.row_groups["file"].to_pylist()))
+        if odd:
+            raise publish.OutputError(
+                f"output.mode: cannot append to {split}: {odd[0]} is in its manifest or in its folder and not in both; "
+                "repair it or overwrite"
+            )
+    return before
+
+
+@dataclass(frozen=True, kw_only=True)
+class Publication:
+    """What the shards' results become: manifests, report, card, quarantine, and the commit of them all."""
+
+    config: Config
+    sources: Sequence[PinnedSource]
+    processor: ProcessorFiles
+    plan: ShardPlan
+    head: publish.Head
+    appended: Mapping[str, manifest.Manifest]
+    shards: Sequence[dict]
+    ledger: report.Ledger
+    vision_unit: str
+
+    def publish(self, repository: publish.Repository) -> dict:
+        """Publish and return the report."""
+        files: dict[str, bytes] = {}
+        infos = {split: self._manifest(split, files) for split in splits_of(self.config)}
+        quarantined = [split for split in infos if self._quarantine(split, files)]
+        result = self._report(infos)
+        files["report.json"] = report.as_json(result)
+        delete = self._replaced_files() if self.config.output.mode == "overwrite" else []
+        files["README.md"] = self._card(infos, quarantined, set(delete), report.as_markdown(result)).encode()
+        commit = publish.publish(
+            repository,
+            self.head,
+            [shard["operation"] for shard in self.shards if shard["operation"]],
+            files,
+            delete,
+            run=self.run_fingerprint,
+            max_operations=self.config.output.max_operations_per_commit,
+        )
+        return result | {"commit": commit}
+
+    @functools.cached_property
+    def run_fingerprint(self) -> str:
+        """SHA-256 of all that determines the output: contract, configuration, source commits, processor."""
+        text = json.dumps(
+            [contract.VERSION, self._config, [s.commit for s in self.sources], self.processor.fingerprint],
+            sort_keys=True,
+        )
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    @property
+    def _config(self) -> dict:
+        return self.config.model_dump(mode="json")
+
+    def _of_split(self, split: str) -> list[dict]:
+        is_first = split == self.config.output.split
+        return [shard for shard in self.shards if (shard["shard"] < self.plan.num_train) == is_first]
+
+    def _manifest(self, split: str, files: dict[str, bytes]) -> dict:
+        """Add a split's two manifest files and return its info. In append mode the row groups before stay in it."""
+        shards = self._of_split(split)
+        empty = contract.MANIFEST_SCHEMA.empty_table()
+        new = pa.concat_tables([empty, *(from_ipc(s["row_groups"]) for s in shards if s["row_groups"])])
+        sums = add(json.loads(shard["sums"]) for shard in shards)
+        runs = [{"run": self.run_fingerprint, "config": self._config, "sources": self._sources()}]
+        before = self.appended.get(split)
+        if before:
+            new = pa.concat_tables([before.row_groups, new])
+            sums = add([before.info["sums"], sums])
+            runs = [*before.info["runs"], *runs]
+        if not new.num_rows:
+            more = "; use another shards.validation_fraction" if self.config.shards.validation_fraction else ""
+            raise report.QualityError(f"split {split}: no sample could be packed; nothing was published{more}")
+        info = {
+            "run": self.run_fingerprint,
+            "runs": runs,
+            "split": split,
+            "seq_len": self.config.pack.seq_len,
+            "vision_unit": self.vision_unit,
+            "num_shards": self._num_shards(split, before),
+            "processor": {
+                "name": self.processor.name,
+                "revision": self.processor.revision,
+                "fingerprint": self.processor.fingerprint,
+            },
+            "totals": report.totals(new),
+            "sums": sums,
+            "quality": report.quality(sums, new, self.config.pack.seq_len),
+        }
+        info_json, parquet = manifest.dump(info, new)
+        files[contract.MANIFEST_JSON.format(split=split)] = info_json
+        files[contract.MANIFEST_PARQUET.format(split=split)] = parquet
+        return info
+
+    def _num_shards(self, split: str, before: manifest.Manifest | None) -> int:
+        """The power of two that a rewrite of all that the split holds goes on with."""
+        planned = self.plan.num_train if split == self.config.output.split else self.plan.num_validation
+        return power_of_two(planned + before.info["num_shards"]) if before else planned
+
+    def _quarantine(self, split: str, files: dict[str, bytes]) -> int:
+        """Add the split's quarantine, when there is any, and return its number of rows."""
+        empty = contract.QUARANTINE_SCHEMA.empty_table()
+        table = pa.concat_tables([empty, *(from_ipc(shard["quarantine"]) for shard in self._of_split(split))])
+        if table.num_rows:
+            buffer = io.BytesIO()
+            pq.write_table(table, buffer, compression="zstd")
+            first = Path(self._of_split(split)[0]["path"]).stem
+            files[f"{contract.QUARANTINE_DIR.format(split=split)}/{first}.parquet"] = buffer.getvalue()
+        return table.num_rows
+
+    def _sources(self) -> list[dict]:
+        def describe_source(pinned: PinnedSource) -> dict:
+            name = pinned.source.name
+            return {
+                **pinned.source.model_dump(mode="json", include={"name", "repo", "config", "split"}),
+                "commit": pinned.commit,
+                "num_rows": pinned.num_rows,
+                "num_bytes": pinned.num_bytes,
+                "adapter": adapters.name_of(pinned.adapter),
+                "num_copies": self.ledger.count("num_copies", source=name),
+                "num_packed": self.ledger.count(source=name, outcome="packed"),
+                "num_quarantined": self.ledger.count(source=name, outcome="quarantined"),
+                "num_duplicates": self.ledger.count(source=name, outcome="duplicate"),
+                "num_not_sampled": self.ledger.count(source=name, outcome="not_sampled"),
+            }
+
+        return [describe_source(pinned) for pinned in self.sources]
+
+    def _report(self, infos: dict[str, dict]) -> dict:
+        return {
+            "contract": contract.VERSION,
+            "run": self.run_fingerprint,
+            "config": self._config,
+            "sources": self._sources(),
+            "ledger": self.ledger.table.to_pylist(),
+            "quarantine": self.ledger.reasons(),
+            "splits": {s: {name: i[name] for name in ("totals", "sums", "quality")} for s, i in infos.items()},
+            "versions": {name: version(name) for name in VERSIONS},
+        }
+
+    def _replaced_files(self) -> list[str]:
+        """Files of the splits that this run replaces, with those that the replaced run made beside them."""
+        runs = {split: {run["run"] for run in info["runs"]} for split, info in self.head.manifests}
+        before = runs.get(self.config.output.split, set())
+        siblings = [split for split, of_split in runs.items() if before & of_split]
+        splits = sorted({*splits_of(self.config), *siblings})
+        return [path for split in splits for path in self.head.files_of(split)]
+
+    def _card(self, infos: dict[str, dict], quarantined: list[str], deleted: set[str], summary: str) -> str:
+        kept = {
+            split: info
+            for split, info in self.head.manifests
+            if contract.MANIFEST_JSON.format(split=split) not in deleted and split not in infos
+        }
+        with_quarantine = [
+            split
+            for split in kept | infos
+            if split in quarantined
+            or any(p.startswith(f"quarantine/{split}/") and p not in deleted for p in self.head.paths)
+        ]
+        stays = card.licenses_of(self.head.readme) if kept or self.appended else []
+        licenses = sorted({*stays, *(name for source in self.sources for name in source.licenses)})
+        return card.render(self.head.readme, kept | infos, licenses, summary, with_quarantine)
