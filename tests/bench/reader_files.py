@@ -17,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+from huggingface_hub import HfApi, constants
 from PIL import Image
 
 from jobs.local_hub import LocalHub
@@ -128,27 +129,27 @@ def serve(root: Path, repos: dict[str, Path]) -> Iterator[Hub]:
     here, there = get_context("spawn").Pipe()
     process = get_context("spawn").Process(target=_serve, args=(root, repos, there))
     process.start()
+    there.close()  # so that a Hub that dies is noticed
     try:
         yield Hub(here)
     finally:
-        here.send(("stop", None))
+        here.close()
         process.join()
 
 
 def _serve(root: Path, repos: dict[str, Path], pipe) -> None:
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # clients that end leave connections, which the server complains of
     with LocalHub(root, xet=False) as hub:
-        os.environ.update(hub.environment())
-        from huggingface_hub import HfApi
-
+        constants.HF_HUB_DISABLE_XET = True  # its environment variable has been read already
         api = HfApi(endpoint=hub.url, token=hub.token)
         for repo, folder in repos.items():
             api.create_repo(repo, repo_type="dataset")
             api.upload_folder(repo_id=repo, repo_type="dataset", folder_path=str(folder))
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # clients that end leave connections, of which the server tells
         pipe.send((hub.url, hub.environment()))
         while True:
-            what, value = pipe.recv()
-            if what == "stop":
+            try:
+                what, value = pipe.recv()
+            except EOFError:  # nobody asks any more
                 return
             if what == "delay":
                 hub.faults.clear()

@@ -1,7 +1,8 @@
 """What reads packs, each in a fresh process: `python -m tests.bench.reader_peers NAME OPTIONS` prints a JSON line.
 
 A fresh process, because clients read their environment when they are imported, and so that nobody inherits another's
-memory. Rates count from the first row asked for to the last one had; imports and the manifest are not in them.
+memory. Each first yields 0 when it is ready to read; rates count from there, so that imports and looking up what there
+is are not in them.
 """
 
 import glob
@@ -18,6 +19,7 @@ def packed(path: str, *, decode: str | None = "bytes", batch: int = 8, epochs: i
     from packing_udfs.reader import PackedDataset
 
     dataset = PackedDataset(path, global_batch_size=batch, decode=decode, prefetch=prefetch)
+    yield 0
     for epoch in range(epochs):
         dataset.set_epoch(epoch)
         for of_step in dataset:
@@ -28,6 +30,7 @@ def read_row_group(path: str, *, verify: bool) -> Iterator[int]:
     """pyarrow alone: Arrow tables with all columns, and nothing made of them."""
     import pyarrow.parquet as pq
 
+    yield 0
     for name in sorted(glob.glob(f"{path}/data/train/*.parquet")):
         file = pq.ParquetFile(name, page_checksum_verification=verify)
         for i in range(file.num_row_groups):
@@ -45,6 +48,7 @@ def datasets(path: str, *, batch: int = 8, ahead: bool) -> Iterator[int]:
         cache = pa.CacheOptions(prefetch_limit=1, range_size_limit=128 << 20)
         options["fragment_scan_options"] = pa.dataset.ParquetFragmentScanOptions(cache_options=cache)
     stream = load_dataset(path, split="train", streaming=True, **options)
+    yield 0
     for table in stream.decode(False).with_format("arrow").iter(batch_size=batch):
         yield table.num_rows
 
@@ -55,6 +59,7 @@ def write_mds(path: str, out: str) -> Iterator[int]:
     import pyarrow.parquet as pq
 
     streaming = _mosaicml()
+    yield 0
     lists = ("input_ids", "labels", "sample_lengths", "sample_num_images", "image_num_tokens", "sample_ids", "sizes")
     columns = dict.fromkeys((*lists, "image_lengths"), "ndarray") | {"images": "bytes", "sample_sources": "json"}
     with streaming.MDSWriter(out=out, columns=columns, size_limit=128 << 20) as writer:
@@ -71,6 +76,7 @@ def write_mds(path: str, out: str) -> Iterator[int]:
 def mosaicml(path: str) -> Iterator[int]:
     """mosaicml-streaming: a dict of arrays and bytes a pack, neither padded nor verified."""
     dataset = _mosaicml().StreamingDataset(local=path, shuffle=False, batch_size=1)
+    yield 0
     for _ in dataset:
         yield 1
 
@@ -96,6 +102,7 @@ def rate(rows: Callable[[], Iterator[int]], rounds: int = 1) -> dict:
     walls, cpus = [], []
     for _ in range(rounds):
         stream, count = rows(), 0
+        next(stream)
         wall, cpu = time.perf_counter(), time.process_time()
         for num in stream:
             count += num
