@@ -28,9 +28,11 @@ def run() -> Iterator[dict]:
         num_packs = reader_files.write(local, 2, 8)
         label = f"{num_packs} packs of 3,900 tokens and 400 kB, 16 row groups"
         yield from _local(root, local, label)
-        with reader_files.serve(root / "hub", {"bench/packed": local}) as hub:
-            yield from _hub(root, local, hub, label)
-            yield from _requests(root, local, hub)
+        long = root / "long"  # so that what happens once is little, and cycles follow one another
+        reader_files.repeat(local, long, 6)
+        with reader_files.serve(root / "hub", {"bench/packed": long}) as hub:
+            yield from _hub(root, long, hub, f"{6 * num_packs} packs as above, 96 row groups in 12 files")
+            yield from _requests(root, long, hub)
         yield _memory(root, local)
     yield from reader_in_loop.run()
 
@@ -124,7 +126,7 @@ def _requests(root: Path, local: Path, hub: reader_files.Hub) -> Iterator[dict]:
         _peer("packed", environment | {"HF_ENDPOINT": front.url}, path="bench/packed")
         asked = [request for request in hub.requests() if "/data/" in request[0]]
         resolves = front.resolves()
-    label = f"{len(row_groups)} row groups in 2 files, storage behind redirects, 8 lanes in one process"
+    label = f"{len(row_groups)} row groups in 12 files, storage behind redirects, 8 lanes in one process"
     per_group = round(len(asked) / len(row_groups), 3)
     yield {"metric": "gets_per_row_group", "input": label, "ours": per_group, **count}
     ratio = round(sum(num_bytes for _, _, num_bytes in asked) / stored, 4)
@@ -138,7 +140,7 @@ def _requests(root: Path, local: Path, hub: reader_files.Hub) -> Iterator[dict]:
     yield {
         "metric": "resolves_per_file",
         "input": label,
-        "ours": resolves / 2,
+        "ours": round(resolves / 12, 2),
         **count,
         "unit": "a file, by up to 8 lanes",
     }
@@ -156,10 +158,11 @@ def _requests(root: Path, local: Path, hub: reader_files.Hub) -> Iterator[dict]:
 
 
 def _memory(root: Path, local: Path) -> dict:
-    reader_files.repeat(local, root / "long", 24)
-    row_groups = PackedDataset(str(root / "long"), global_batch_size=8).manifest.row_groups
+    longest = root / "longest"
+    reader_files.repeat(local, longest, 40)
+    row_groups = PackedDataset(str(longest), global_batch_size=8).manifest.row_groups
     mean = sum(row_groups["bytes"].to_pylist()) / len(row_groups)
-    found = _peer("memory", path=str(root / "long"), row_group_bytes=mean)
+    found = _peer("memory", path=str(longest), row_group_bytes=mean)
     return {
         "metric": "rss_slope",
         "input": f"an epoch of {found['streamed_gb']:.1f} GB, images as bytes, RSS {found['rss_mb']:.0f} MB at its end",

@@ -163,6 +163,8 @@ def test_a_refusal_is_not_retried(hub, monkeypatch):
 def test_leaving_in_an_outage_is_quick(hub):
     batches = iter(open_packed(retry_seconds=600))
     next(batches)
+    while len(ranges(hub)) < 12:  # two cycles of 4 row groups, and 4 footers
+        time.sleep(0.01)
     fault = hub.inject(route="resolve", path="/data/", status=503, headers={"Retry-After": "300"}, times=None)
     start = time.monotonic()
     for _ in range(4):  # into the second cycle, so that the third is asked for
