@@ -126,7 +126,7 @@ class Source:
     name: str
     retry_seconds: float
     passing: tuple[type[Exception], ...] = ()  # faults that may pass, beside those of HTTP
-    num_threads = 8  # ranges to ask for at a time: enough to fill a link at 50 ms a request
+    num_threads = 4  # ranges to ask for at a time: hides 50 ms a request; more contend for the interpreter's lock
 
     def read_file(self, path: str) -> bytes:
         """A whole small file. Raises FileNotFoundError when there is none, FetchError when it cannot be had."""
