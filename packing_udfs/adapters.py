@@ -60,8 +60,7 @@ def for_nanovlm(batch: dict) -> dict:
     """What nanoVLM's training loop takes: input_ids, attention_mask, labels shifted by one (its model does not shift),
     images as one list a pack of tensors [tiles, 3, H, W]. Its attention knows padding only, so samples of a pack see
     those before them. Needs a processor that makes tiles (pixel_values [B, tiles, 3, H, W])."""
-    labels = batch["labels"].roll(-1, dims=1)
-    labels[:, -1] = IGNORE_INDEX
+    labels = batch["labels"].roll(-1, dims=1)  # the first label, which comes last, is never a target
     images = [[] for _ in labels]
     if "pixel_values" in batch:
         is_tile = batch["pixel_attention_mask"].flatten(2).any(-1)

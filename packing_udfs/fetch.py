@@ -293,10 +293,9 @@ class HubSource(Source):
     def read_file(self, path: str) -> bytes:
         """One request a node: the first rank that asks keeps it for the others. `revision` must be a commit."""
         kept = self._kept(path)
-        if not kept.exists():
-            with WeakFileLock(f"{kept}.lock"):
-                if not kept.exists():
-                    _keep(kept, self._retried(path, lambda _: self._whole(path))[0])
+        with WeakFileLock(f"{kept}.lock"):
+            if not kept.exists():
+                _keep(kept, self._retried(path, lambda _: self._whole(path))[0])
         return kept.read_bytes()
 
     def _kept(self, path: str) -> Path:
