@@ -19,13 +19,13 @@ import logging
 import sys
 from dataclasses import dataclass
 from fractions import Fraction
-from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 from pyspark.sql import SparkSession
 
+from jobs.installed import version
 from jobs.java import JavaError
 from jobs.report import Ledger
 from jobs.sampling import read_sample
@@ -71,7 +71,7 @@ def compare(
     processor = fetch(config.processor.path, config.processor.revision)
     encoder = Encoder(processor.load(), config.pack.train_on)
     sources = [pin(source, f"sources.{i}") for i, source in enumerate(config.sources)]
-    read = read_sample(spark or get_session(spark_conf), sources, max_samples, config.shards.seed)
+    read = read_sample(get_session(spark_conf, spark), sources, max_samples, config.shards.seed)
     described = [_describe_source(*source) for source in zip(sources, read.num_rows_read, strict=True)]
     return lay_out(config, processor, encoder, described, read.frame, global_batch_size)
 

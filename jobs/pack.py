@@ -12,6 +12,9 @@ from pathlib import Path
 
 if __name__ == "__main__":  # spark-submit puts this folder first on the path, where its modules shadow others
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
+    from jobs.installed import check_or_exit
+
+    check_or_exit()
 
 import argparse
 import functools
@@ -28,7 +31,7 @@ from jobs.java import JavaError
 from jobs.plan import plan_shards
 from jobs.progress import SPARK_ERRORS, WorkerError, collect, worker_error
 from jobs.publication import Publication, read_appended
-from jobs.session import get_session
+from jobs.session import active_session, get_session
 from jobs.shards import ShardPlan, ShardWork, from_ipc, pack_shards
 from jobs.sources import PinnedSource, pin, read
 from packing_udfs import contract
@@ -46,6 +49,7 @@ def run(config: Config, spark: SparkSession | None = None, *, spark_conf: str | 
     Raises ValueError for what is wrong with the configuration or the sources, before Spark starts; PublishError,
     QualityError or LedgerError when nothing could be published, with the repository unchanged.
     """
+    spark = active_session(spark)  # what it cannot run on is said first
     processor = fetch(config.processor.path, config.processor.revision)
     vision_unit = _check_budgets(config, processor)
     repository = publish.Repository(config.output.repo, config.output.retry_seconds)
@@ -55,7 +59,7 @@ def run(config: Config, spark: SparkSession | None = None, *, spark_conf: str | 
     head = repository.create(config.output.private)
     plan = _plan(config, sources, head)
     appended = read_appended(config, head, repository, processor, vision_unit)
-    spark = spark or get_session(spark_conf)
+    spark = get_session(spark_conf, spark)
     samples = functools.reduce(lambda a, b: a.unionByName(b), [read(spark, s, config.shards.seed) for s in sources])
     work = ShardWork(_settings(config, sources), processor, plan, repository.upload)
     shards = sorted(collect(pack_shards(samples, work), len(plan.paths)), key=lambda shard: shard["shard"])

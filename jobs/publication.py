@@ -6,13 +6,13 @@ import io
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from jobs import adapters, card, publish, report
+from jobs.installed import version
 from jobs.plan import power_of_two, splits_of
 from jobs.shards import ShardPlan, from_ipc
 from jobs.sources import PinnedSource

@@ -8,28 +8,53 @@ import os
 import sys
 from pathlib import Path
 
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from jobs.huggingface_source import HuggingFace
 from jobs.java import java_home
 
 ROOT = Path(__file__).resolve().parent.parent
-LOCAL_CONF = ROOT / "conf" / "spark" / "local.conf"
+LOCAL_CONF = ROOT / "jobs" / "conf" / "spark" / "local.conf"  # a link in a checkout, a folder in a wheel
 
 
-def get_session(conf: str | Path | None = None) -> SparkSession:
-    """The running session, or a new one; the repaired `huggingface` source is registered with it.
+class ComputeError(ValueError):
+    """Spark compute that a job cannot run on; the message says which it can."""
+
+
+def get_session(conf: str | Path | None = None, spark: SparkSession | None = None) -> SparkSession:
+    """`spark`, the running session, or a new one; the repaired `huggingface` source is registered with it.
 
     `conf`: a Spark properties file for a session that has to be made here; conf/spark/local.conf when absent.
+    Raises ComputeError for a session that no job can run in.
     """
-    spark = SparkSession.getActiveSession() or _start(conf)
+    spark = active_session(spark) or _start(conf)
     spark.dataSource.register(HuggingFace)
     return spark
 
 
+def active_session(given: SparkSession | None = None) -> SparkSession | None:
+    """The session to use if there is one: `given`, else the running one.
+
+    Raises ComputeError for a Spark Connect session, and for one that hides its SparkContext.
+    """
+    spark = given or SparkSession.getActiveSession()
+    try:
+        if spark is None or spark.sparkContext is not None:
+            return spark
+    except (PySparkException, AttributeError):
+        pass
+    raise ComputeError(
+        "this Spark session has no SparkContext: it is Spark Connect, as on Databricks serverless compute and in the "
+        "standard (shared) access mode, where Python workers cannot reach the Hub or hold a shard. Use classic compute "
+        "with dedicated access (data_security_mode: SINGLE_USER), as conf/databricks does, or plain spark-submit"
+    )
+
+
 def _start(conf: str | Path | None) -> SparkSession:
     builder = SparkSession.builder.appName("packing")
-    if "PYSPARK_GATEWAY_PORT" not in os.environ:  # set by spark-submit, whose properties are its caller's
+    # Set by spark-submit and by Databricks, whose properties are their caller's.
+    if not {"PYSPARK_GATEWAY_PORT", "DATABRICKS_RUNTIME_VERSION"} & os.environ.keys():
         _prepare_environment()
         for name, value in read_properties(conf or LOCAL_CONF).items():
             builder = builder.config(name, value)

@@ -5,6 +5,8 @@ Spark's properties are not here: they have another owner and live in `conf/spark
 either: the Hub's token comes from the environment (HF_TOKEN) and nowhere else.
 """
 
+import difflib
+import posixpath
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -26,13 +28,33 @@ class ConfigError(ValueError):
 def _is_repo_id(value: str) -> str:
     from huggingface_hub.utils import HFValidationError, validate_repo_id
 
-    if value.count("/") != 1:
-        raise ValueError(f"{value!r} is not of the form owner/name")
+    if value.count("/") != 1 or value.startswith("."):
+        raise ValueError(f"{value!r} is neither of the form owner/name nor the absolute path or URL of a folder")
     try:
         validate_repo_id(value)
     except HFValidationError as error:
         raise ValueError(str(error)) from None
     return value
+
+
+def is_folder(repo: str) -> bool:
+    """Whether a `repo` names a folder and not a repository on the Hub: an absolute path, or a URL such as s3://…."""
+    return repo.startswith("/") or "://" in repo
+
+
+def _is_place(value: str) -> str:
+    """A repository, or a folder as the one spelling of it: /Volumes/x for dbfs:/Volumes/x/."""
+    if value.startswith("dbfs:/Volumes/"):
+        value = value.removeprefix("dbfs:")
+    if value.startswith(("dbfs:", "hf:", "file:")):
+        raise ValueError(f"{value!r} is refused: a repository is owner/name; a folder is /absolute/path or s3://…")
+    if not is_folder(value):
+        return _is_repo_id(value)
+    scheme, separator, path = value.rpartition("://")
+    folder = f"{scheme}{separator}{posixpath.normpath(path)}"
+    if not path.strip("/") or any(character in folder for character in "*?[]{}"):
+        raise ValueError(f"{value!r} is no folder: it must have a name, without any of * ? [ ] {{ }}")
+    return folder
 
 
 def _is_split(value: str) -> str:
@@ -47,7 +69,7 @@ def _is_power_of_two(value: int) -> int:
     return value
 
 
-RepoId = Annotated[str, AfterValidator(_is_repo_id)]
+Place = Annotated[str, AfterValidator(_is_place)]
 SplitName = Annotated[str, AfterValidator(_is_split)]
 PowerOfTwo = Annotated[int, Field(ge=1), AfterValidator(_is_power_of_two)]
 
@@ -93,10 +115,10 @@ class Video(_Model):
 
 
 class Source(_Model):
-    """One dataset on the Hub to read rows from."""
+    """One dataset to read rows from."""
 
-    repo: RepoId
-    """Dataset repository, owner/name."""
+    repo: Place
+    """Dataset repository, owner/name; or a folder of Parquet files: /Volumes/…, another absolute path or a URL."""
     config: str | None = None
     """Configuration (subset) of the repository; its default when absent."""
     split: str = "train"
@@ -124,9 +146,19 @@ class Source(_Model):
     @classmethod
     def _fill_name(cls, values: Any) -> Any:
         if isinstance(values, dict) and not values.get("name"):
+            if is_folder(str(values.get("repo"))):
+                return {**values, "name": values["repo"]}
             parts = [values.get("repo"), values.get("config"), values.get("split", "train")]
             values = {**values, "name": "/".join(str(part) for part in parts if part)}
         return values
+
+    @model_validator(mode="after")
+    def _check_folder(self) -> "Source":
+        for name, default in (("config", None), ("split", "train"), ("revision", "main")):
+            value = getattr(self, name)
+            if is_folder(self.repo) and value != default:
+                raise ValueError(f"{name}: {value!r} is refused for a folder, which has none; name the folder itself")
+        return self
 
 
 class Processor(_Model):
@@ -190,8 +222,8 @@ class Shards(_Model):
 class Output(_Model):
     """Where packs go."""
 
-    repo: RepoId
-    """Dataset repository, owner/name; made when it does not exist."""
+    repo: Place
+    """Dataset repository, owner/name; or a folder, as in sources. Made when it does not exist."""
     split: SplitName = "train"
     """Split to write."""
     mode: Literal["overwrite", "append"] = "overwrite"
@@ -229,11 +261,19 @@ class Config(_Model):
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise ValueError(f"sources: the name {twice[0]!r} is used twice; give each source its own `name`")
-        if self.output.repo.lower() in [source.repo.lower() for source in self.sources]:  # as the Hub compares names
-            raise ValueError(f"output.repo: {self.output.repo} is also a source; write to another repository")
+        for source in self.sources:
+            if _overlap(self.output.repo, source.repo):
+                raise ValueError(f"output.repo: {self.output.repo} is also a source; write to another repository")
         if self.output.split == "validation" and self.shards.validation_fraction:
             raise ValueError("output.split: 'validation' is where shards.validation_fraction goes; name another split")
         return self
+
+
+def _overlap(one: str, other: str) -> bool:
+    """Whether two places are one, or a folder and one in it. The Hub compares names without case."""
+    if is_folder(one) or is_folder(other):
+        return f"{one}/".startswith(f"{other}/") or f"{other}/".startswith(f"{one}/")
+    return one.lower() == other.lower()
 
 
 class _Loader(yaml.SafeLoader):
@@ -285,7 +325,10 @@ _MESSAGES = {"tuple_type": "must be a list", "too_short": "must have at least on
 def _message(fault: Any) -> str:
     field = ".".join(str(part) for part in fault["loc"]) or "configuration"
     if fault["type"] == "extra_forbidden":
-        return f"{field}: unknown key; allowed here are {', '.join(_allowed(fault['loc'][:-1]))}"
+        allowed = _allowed(fault["loc"][:-1])
+        close = difflib.get_close_matches(str(fault["loc"][-1]), allowed, n=1, cutoff=0.7)
+        meant = f"did you mean {close[0]}? Allowed" if close else "allowed"
+        return f"{field}: unknown key; {meant} here are {', '.join(allowed)}"
     if fault["type"] == "missing":
         return f"{field}: is required"
     if fault["type"] == "value_error":

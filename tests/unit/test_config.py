@@ -43,6 +43,20 @@ def test_smallest(load):
     assert (job.images.verify, job.images.max_side) == ("header", None)
 
 
+def test_folders(load):
+    job = load(SMALLEST, "sources.0={repo: dbfs:/Volumes/c/s/v/in/}", "output.repo=s3://bucket/packed/")
+    assert (job.sources[0].repo, job.output.repo) == ("/Volumes/c/s/v/in", "s3://bucket/packed")
+    assert load(SMALLEST, "sources.0={repo: /data/x}").sources[0].name == "/data/x"
+    assert [config.is_folder(repo) for repo in ("/data", "s3://b/x", "user/x")] == [True, True, False]
+
+
+@pytest.mark.parametrize("output", ["/data/x", "/data/x/packed", "/data", "/data/y/../x"])
+def test_output_in_a_source_folder(load, output):
+    with pytest.raises(ConfigError, match=r"output\.repo: /data\S* is also a source"):
+        load(SMALLEST, "sources.0={repo: /data/x}", f"output.repo={output}")
+    assert load(SMALLEST, "sources.0={repo: /data/x}", "output.repo=/data/x-packed").output
+
+
 def test_frozen(load):
     with pytest.raises(ValueError, match="frozen"):
         load(SMALLEST).pack.seq_len = 1
@@ -112,13 +126,16 @@ KEYS_OF_PACK = (
 KEYS_OF_SOURCE = "repo, config, split, revision, name, adapter, columns, limit, weight, min_ratings, prompt, video"
 ADAPTERS = ("auto", "finevision", "messages", "vqa", "captions", "text")
 KEYS_OF_RATINGS = "relevance, image_correspondence, visual_dependency, formatting"
+NO_PLACE = "is neither of the form owner/name nor the absolute path or URL of a folder"
+NO_SCHEME = "is refused: a repository is owner/name; a folder is /absolute/path or s3://…"
+NO_PART = "is refused for a folder, which has none; name the folder itself"
 NO_SPLIT = "may have letters, digits and '_' only, and '.' between them"
 
 # Override → what is said of its field.
 BAD_VALUES = {
     # unknown keys, each with those that are known there
-    "pack.seq_length=1": f"unknown key; allowed here are {KEYS_OF_PACK}",
-    "packing=1": f"unknown key; allowed here are {SECTIONS}",
+    "pack.seq_length=1": f"unknown key; did you mean seq_len? Allowed here are {KEYS_OF_PACK}",
+    "packing=1": f"unknown key; did you mean pack? Allowed here are {SECTIONS}",
     "sources.0.token=x": f"unknown key; allowed here are {KEYS_OF_SOURCE}",
     "sources.1.min_ratings.taste=1": f"unknown key; allowed here are {KEYS_OF_RATINGS}",
     "pack.over_length=cut": "'cut' is refused: Input should be 'quarantine', 'truncate_turns' or 'split_turns'",
@@ -183,8 +200,15 @@ BAD_VALUES = {
     "processor.trust_remote_code=true": "True is refused: Input should be False",
     "processor.path=''": "'' is refused: String should have at least 1 character",
     # names
-    "output.repo=packed": "'packed' is not of the form owner/name",
-    "output.repo=a/b/c": "'a/b/c' is not of the form owner/name",
+    "output.repo=./packed": f"'./packed' {NO_PLACE}",
+    "output.repo=/": "'/' is no folder: it must have a name, without any of * ? [ ] { }",
+    "output.repo='s3://b/*'": "'s3://b/*' is no folder: it must have a name, without any of * ? [ ] { }",
+    "output.repo=dbfs:/packed": f"'dbfs:/packed' {NO_SCHEME}",
+    "sources.0.repo='hf://datasets/user/x'": f"'hf://datasets/user/x' {NO_SCHEME}",
+    "sources.0={repo: /Volumes/x, split: test}": f"split: 'test' {NO_PART}",
+    "sources.0={repo: 's3://b/x', config: c}": f"config: 'c' {NO_PART}",
+    "output.repo=packed": f"'packed' {NO_PLACE}",
+    "output.repo=a/b/c": f"'a/b/c' {NO_PLACE}",
     "sources.0.repo=user/a--b": "Cannot have -- or .. in repo_id: 'user/a--b'.",
     "output.split=a/b": f"'a/b' {NO_SPLIT}",
     "output.split=a-b": f"'a-b' {NO_SPLIT}",

@@ -1,0 +1,35 @@
+"""The command `packing-udfs`, and the entry point of a Databricks wheel task: `packing-udfs pack --config job.yaml`.
+
+Each command is the `main` of a module of the same name, which `python -m jobs.pack` runs too. It returns normally on
+success and exits otherwise: a wheel task calls the function, takes any exit as it is and looks at no returned code.
+"""
+
+import importlib
+import sys
+
+from jobs.installed import check_or_exit
+
+COMMANDS = {
+    "pack": "pack datasets of images and chat turns into training data",
+    "compare": "what packing would do to your data, beside padding",
+}
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Run a command with the arguments behind it; sys.argv when absent."""
+    name, *arguments = argv if argv is not None else sys.argv[1:] or ["--help"]
+    if name in ("-h", "--help"):
+        print(_usage())
+        return
+    if name not in COMMANDS:
+        print(f"error: no command {name!r}\n{_usage()}", file=sys.stderr)
+        sys.exit(2)
+    check_or_exit()
+    code = importlib.import_module(f"jobs.{name}").main(arguments)
+    if code:
+        sys.exit(code)
+
+
+def _usage() -> str:
+    lines = [f"  {name:<10}{text}" for name, text in COMMANDS.items()]
+    return "\n".join(["usage: packing-udfs COMMAND …, with --help behind it for what it takes", *lines])
