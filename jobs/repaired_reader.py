@@ -155,7 +155,7 @@ def _batch_rows(num_bytes: int, num_rows: int) -> int:
 def plain_schema(features: Features, columns: Sequence[str]) -> pa.Schema:
     """The columns in types that Spark has: no large, fixed-size, dictionary or extension types."""
     schema = features.arrow_schema
-    return pa.schema([(name, _plain_type(schema.field(name).type)) for name in columns])
+    return pa.schema([(name, plain_type(schema.field(name).type)) for name in columns])
 
 
 _PLAIN = {
@@ -170,15 +170,15 @@ _PLAIN = {
 }
 
 
-def _plain_type(kind: pa.DataType) -> pa.DataType:
+def plain_type(kind: pa.DataType) -> pa.DataType:
     if isinstance(kind, pa.BaseExtensionType):
-        return _plain_type(kind.storage_type)
+        return plain_type(kind.storage_type)
     if pa.types.is_dictionary(kind):
-        return _plain_type(kind.value_type)
+        return plain_type(kind.value_type)
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
-        return pa.list_(_plain_type(kind.value_type))
+        return pa.list_(plain_type(kind.value_type))
     if pa.types.is_struct(kind):
-        return pa.struct([(kind.field(i).name, _plain_type(kind.field(i).type)) for i in range(kind.num_fields)])
+        return pa.struct([(kind.field(i).name, plain_type(kind.field(i).type)) for i in range(kind.num_fields)])
     if pa.types.is_timestamp(kind):
         return pa.timestamp("us", "UTC" if kind.tz else None)
     return _PLAIN.get(kind, kind)

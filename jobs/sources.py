@@ -1,4 +1,5 @@
-"""Sources on the Hub: pinned to a commit, checked and counted before Spark reads a byte.
+"""Sources: pinned to a commit, checked and counted before Spark reads a byte. Those on the Hub; folders in
+`jobs.path_source`.
 
 `pin` answers all that can be wrong with a source in one place, with what would be right. Rows are counted from the
 files at the pinned commit (Parquet footers, tar headers, lines; `jobs.row_counts` says what that costs): they are what
@@ -8,7 +9,6 @@ the ledger must add up to, so they are not taken from the job's own reading.
 import importlib.util
 import json
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 
 import httpx2
 import pyarrow as pa
@@ -23,11 +23,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark_huggingface.huggingface_source import HuggingFaceSource
 
-from jobs import adapters
+from jobs import adapters, path_source
 from jobs.adapters.copies import with_copies
+from jobs.pinned import PinnedSource, SourceError, SourceFile
 from jobs.repaired_reader import RepairedReader, path_in_repo, plain_schema, row_files
 from jobs.row_counts import CountError, count_rows
-from packing_udfs.config import Source
+from packing_udfs.config import Source, is_folder
 
 COUNT_THREADS = 16
 FOOTER_BLOCK = 1 << 16  # bytes read at once from a file's end; a footer rarely needs more
@@ -35,56 +36,13 @@ FOOTER_BLOCK = 1 << 16  # bytes read at once from a file's end; a footer rarely 
 _DATASETS_ERRORS = (DatasetsError, FileNotFoundError, ValueError, RuntimeError, IndexError, pa.ArrowException)
 
 
-class SourceError(ValueError):
-    """A source that cannot be read; the message names the field, the value and what exists."""
-
-
-@dataclass(frozen=True)
-class SourceFile:
-    """A file of a source: its path in the repository, size in bytes and number of rows.
-
-    Of a folder of images or videos these are the files with metadata; the first has the size of all files.
-    """
-
-    path: str
-    num_bytes: int
-    num_rows: int
-
-
-@dataclass(frozen=True)
-class PinnedSource:
-    """A source at one commit."""
-
-    source: Source
-    commit: str
-    files: tuple[SourceFile, ...]
-    adapter: adapters.Adapter
-    licenses: tuple[str, ...] = ()  # as its card has them
-
-    @property
-    def num_rows(self) -> int:
-        return sum(file.num_rows for file in self.files)
-
-    @property
-    def num_bytes(self) -> int:
-        return sum(file.num_bytes for file in self.files)
-
-    @property
-    def num_sampled_bytes(self) -> int:
-        """Bytes that the limit and the weight leave or make, about."""
-        share = min(1.0, self.source.limit / max(1, self.num_rows)) if self.source.limit else 1.0
-        return round(self.num_bytes * share * self.source.weight)
-
-    @property
-    def has_videos(self) -> bool:
-        return bool(getattr(self.adapter, "videos", ()))
-
-
 def pin(source: Source, field: str) -> PinnedSource:
     """Resolve a source's revision to a commit, find its files, choose its adapter and count its rows.
 
     `field` names the source in messages (`sources.0`). Raises SourceError.
     """
+    if is_folder(source.repo):
+        return path_source.pin(source, field)
     commit, licenses = _commit(source, field)
     try:
         _check_config_and_split(source, field, commit)
@@ -106,7 +64,9 @@ def pin(source: Source, field: str) -> PinnedSource:
 
 def read(spark: SparkSession, pinned: PinnedSource, seed: int = 0) -> DataFrame:
     """A pinned source's rows as samples (`contract.SAMPLE_SCHEMA`), with its limit and weight by hash of `seed`."""
-    options = {"provenance": "true", "columns": json.dumps(columns_of(pinned))}
+    if is_folder(pinned.source.repo):
+        return to_samples(path_source.rows(spark, pinned), pinned, seed)
+    options = {"provenance": "true", "columns": json.dumps(pinned.columns)}
     options |= _options(pinned.source, pinned.commit)
     return to_samples(spark.read.format("huggingface").options(**options).load(), pinned, seed)
 
@@ -117,19 +77,22 @@ def to_samples(rows: DataFrame, pinned: PinnedSource, seed: int) -> DataFrame:
     return with_copies(samples, pinned.source, pinned.num_rows, seed)
 
 
-def open_reader(pinned: PinnedSource) -> RepairedReader:
-    """What the tasks of `read` read with, for reading some of a source without Spark."""
-    return RepairedReader(HuggingFaceSource(_options(pinned.source, pinned.commit)), columns_of(pinned), True)
+def check_unchanged(pinned: PinnedSource) -> None:
+    """Raises SourceError when a source is no longer what it was when it was pinned; on the Hub a commit always is."""
+    if is_folder(pinned.source.repo):
+        path_source.check_unchanged(pinned)
+
+
+def open_reader(pinned: PinnedSource) -> RepairedReader | path_source.FolderReader:
+    """For reading some of a source without Spark: of a repository, what the tasks of `read` read with."""
+    if is_folder(pinned.source.repo):
+        return path_source.FolderReader(pinned)
+    return RepairedReader(HuggingFaceSource(_options(pinned.source, pinned.commit)), pinned.columns, True)
 
 
 def _options(source: Source, commit: str) -> dict[str, str]:
     options = {"path": source.repo, "split": source.split, "revision": commit}
     return options | ({"config": source.config} if source.config else {})
-
-
-def columns_of(pinned: PinnedSource) -> list[str]:
-    """The columns of a source that its adapter reads, as they are spelt there."""
-    return list(dict.fromkeys(field.path[0] for field in pinned.adapter.fields))
 
 
 def _commit(source: Source, field: str) -> tuple[str, tuple[str, ...]]:
@@ -171,7 +134,7 @@ def _count(opened: HuggingFaceSource, field: str, pinned: PinnedSource) -> tuple
     if not addresses:
         raise SourceError(f"{field}.repo: {repo} is a folder without metadata.csv, .jsonl or .parquet beside its files")
     features = opened.streaming_dataset.features
-    wanted = Features({name: features[name] for name in columns_of(pinned)})
+    wanted = Features({name: features[name] for name in pinned.columns})
     sizes = _sizes(opened, fs, addresses)
 
     def count(address: str) -> int:
