@@ -46,7 +46,6 @@ def test_the_wheel_holds_what_a_job_needs_and_no_more(wheel):
     assert {
         "jobs/conf/spark/local.conf",
         "jobs/conf/jobs/demo.yaml",
-        "jobs/conf/databricks/resources/pack.yml",
     } <= names
 
 
