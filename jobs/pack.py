@@ -33,7 +33,7 @@ from jobs.progress import SPARK_ERRORS, WorkerError, collect, worker_error
 from jobs.publication import Publication, read_appended
 from jobs.session import active_session, get_session
 from jobs.shards import ShardPlan, ShardWork, from_ipc, pack_shards
-from jobs.sources import PinnedSource, pin, read
+from jobs.sources import PinnedSource, check_unchanged, pin, read
 from packing_udfs import contract
 from packing_udfs.config import Config, ConfigError, describe, load
 from packing_udfs.encode import Encoder
@@ -63,6 +63,8 @@ def run(config: Config, spark: SparkSession | None = None, *, spark_conf: str | 
     samples = functools.reduce(lambda a, b: a.unionByName(b), [read(spark, s, config.shards.seed) for s in sources])
     work = ShardWork(_settings(config, sources), processor, plan, repository.upload)
     shards = sorted(collect(pack_shards(samples, work), len(plan.paths)), key=lambda shard: shard["shard"])
+    for source in sources:
+        check_unchanged(source)
     ledger = report.Ledger.merge(from_ipc(shard["ledger"]) for shard in shards)
     ledger.check(sources)
     empty = contract.QUARANTINE_SCHEMA.empty_table()

@@ -49,8 +49,8 @@ def test_every_row_once_with_its_place(spark, tmp_path):
 
 def test_columns_may_differ_where_no_adapter_needs_them(spark, tmp_path):
     write(tmp_path, "0.parquet", [row | {"n": None} for row in vqa_rows(0, 3)], VQA.append(pa.field("n", pa.null())))
-    wide = pa.schema([("n", pa.float16()), ("answer", pa.large_string()), ("question", pa.dictionary(pa.int32(), pa.string())),
-                      VQA.field("image")])  # fmt: skip
+    words = pa.dictionary(pa.int32(), pa.string())
+    wide = pa.schema([("n", pa.float16()), ("answer", pa.large_string()), ("question", words), VQA.field("image")])
     write(tmp_path, "1.parquet", [{**row, "n": 1.0} for row in vqa_rows(3, 6)], wide)
     pinned = pin(folder_source(tmp_path), "sources.0")
     assert answers(read(spark, pinned).collect()) == [f"answer {i}" for i in range(6)]
