@@ -49,7 +49,15 @@ compare: setup ## padding and packing side by side, drawn on the demo: artifacts
 hub: setup ## serve the local Hub of `make run`
 	$(BIN)/python -m jobs.local_hub .local_hub
 
-clean: ## remove what the other targets made
-	rm -rf $(VENV) .local_hub artifacts compare .pytest_cache .hypothesis .ruff_cache build dist *.egg-info
+cluster: setup ## serve a standalone Spark cluster: a master and two workers on this machine
+	$(BIN)/python -m jobs.standalone
 
-.PHONY: help setup run test test-slow lint fmt bench compare hub clean
+DIST_ARGS ?=
+dist: setup ## the archive that Spark's workers unpack: dist/packing-env.tar.gz; more: DIST_ARGS="--with av"
+	$(BIN)/python -m jobs.dist dist/packing-env.tar.gz $(DIST_ARGS)
+	ln -sfn $(VENV) env
+
+clean: ## remove what the other targets made
+	rm -rf $(VENV) env .local_hub artifacts compare .pytest_cache .hypothesis .ruff_cache build dist *.egg-info
+
+.PHONY: help setup run test test-slow lint fmt bench compare hub cluster dist clean

@@ -1,6 +1,7 @@
 """The `huggingface` Spark data source of pyspark_huggingface 2.1.0, repaired and with provenance.
 
-    spark.dataSource.register(HuggingFace)      # takes over format("huggingface")
+    spark.dataSource.register(HuggingFace)
+    spark.read.format(HuggingFace.name())       # "huggingface", which ours takes over from Spark 4.1 on
 
 Repaired, each with the released version's fault:
 - reading WebDataset tars, image and video folders: rows were unpacked as (key, row) where they come alone, so that
@@ -20,6 +21,7 @@ The class must be importable in the Python workers: install the project or ship 
 import json
 from collections.abc import Iterator
 
+import pyspark
 from pyspark.sql.datasource import DataSourceReader, DataSourceWriter
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import LongType, StringType, StructField, StructType
@@ -35,6 +37,12 @@ _TEXT_OPTIONS = ("path", "data_dir", "split", "revision")
 
 class HuggingFace(HuggingFaceDatasets):
     """The repaired `huggingface` data source."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Its format: Spark 4.0 finds the released source by itself and lets none take its name (SPARK-51919)."""
+        is_replaceable = tuple(map(int, pyspark.__version__.split(".")[:2])) >= (4, 1)
+        return "huggingface" if is_replaceable else "repaired_huggingface"
 
     def get_source(self) -> HuggingFaceSource:
         if self.source is None:

@@ -25,6 +25,7 @@ from pyspark_huggingface.huggingface_source import HuggingFaceSource
 
 from jobs import adapters, path_source
 from jobs.adapters.copies import with_copies
+from jobs.huggingface_source import HuggingFace
 from jobs.pinned import PinnedSource, SourceError, SourceFile
 from jobs.repaired_reader import RepairedReader, path_in_repo, plain_schema, row_files
 from jobs.row_counts import CountError, count_rows
@@ -68,7 +69,7 @@ def read(spark: SparkSession, pinned: PinnedSource, seed: int = 0) -> DataFrame:
         return to_samples(path_source.rows(spark, pinned), pinned, seed)
     options = {"provenance": "true", "columns": json.dumps(pinned.columns)}
     options |= _options(pinned.source, pinned.commit)
-    return to_samples(spark.read.format("huggingface").options(**options).load(), pinned, seed)
+    return to_samples(spark.read.format(HuggingFace.name()).options(**options).load(), pinned, seed)
 
 
 def to_samples(rows: DataFrame, pinned: PinnedSource, seed: int) -> DataFrame:

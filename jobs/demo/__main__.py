@@ -50,12 +50,14 @@ def upload_source(spark) -> None:
     import pyarrow.parquet as pq
     from huggingface_hub import HfApi
 
+    from jobs.huggingface_source import HuggingFace
+
     api = HfApi()
     api.create_repo(SOURCE, repo_type="dataset", exist_ok=True)
     configs = sorted(path.name for path in (DEMO / "source").iterdir())
     for config in configs:
         rows = spark.read.parquet(str(DEMO / "source" / config))
-        rows.write.format("huggingface").mode("overwrite").options(data_dir=config, split="train").save(SOURCE)
+        rows.write.format(HuggingFace.name()).mode("overwrite").options(data_dir=config, split="train").save(SOURCE)
     schema = pq.read_schema(next((DEMO / "source" / configs[0]).glob("*.parquet"))).remove_metadata()
     licenses = {name for file in (DEMO / "source").rglob("*.parquet")
                 for name in pq.read_table(file, columns=["license"])["license"].to_pylist()}  # fmt: skip

@@ -119,7 +119,7 @@ def test_rows_are_counted_as_they_are_read(spark):
     writer = csv.writer(text)
     writer.writerows([["id", "note"], [1, 'two\nlines, "quoted"'], [2, ""], [3, "x"]])
     upload("user/csv", {"data/train.csv": text.getvalue().encode()})
-    assert spark.read.format("huggingface").load("user/csv").count() == 3
+    assert spark.read.format(HuggingFace.name()).load("user/csv").count() == 3
     assert count_rows(HfFileSystem(), "hf://datasets/user/csv/data/train.csv") == 3
     with pytest.raises(CountError, match=r"rows of \.xml files cannot be counted; \.parquet, \.tar, "):
         count_rows(HfFileSystem(), "datasets/user/csv/data/train.xml")
@@ -149,7 +149,7 @@ def test_a_source_byte_crosses_the_network_once(spark, session_hub):
 def test_the_provenance_option_reads_the_columns_asked_for(spark):
     upload("user/columns", {"data/train.parquet": vqa_row_file(0, 3)})
     options = {"provenance": "true", "columns": '["answer"]'}
-    rows = spark.read.format("huggingface").options(**options).load("user/columns")
+    rows = spark.read.format(HuggingFace.name()).options(**options).load("user/columns")
     assert rows.columns == ["answer", "_file", "_row"]
     assert sorted(map(tuple, rows.collect())) == [(f"answer {i}", "data/train.parquet", i) for i in range(3)]
 
@@ -207,6 +207,6 @@ def test_files_that_cannot_be_read(files, message, request):
 
 def test_the_data_source_is_as_it_was_without_provenance(spark):
     upload("user/plain", {"data/train.parquet": vqa_row_file(0, 3)})
-    rows = spark.read.format("huggingface").option("columns", '["answer"]').load("user/plain")
+    rows = spark.read.format(HuggingFace.name()).option("columns", '["answer"]').load("user/plain")
     assert rows.columns == ["answer"]
     assert HuggingFace({"path": "user/plain"}).schema().names == VQA.names

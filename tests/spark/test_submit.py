@@ -20,8 +20,8 @@ def submit(tmp_path, tree: dict) -> subprocess.CompletedProcess:
     path.write_text(json.dumps(tree))
     command = [
         str(Path(sys.executable).with_name("spark-submit")),
-        *("--master", "local[2]", "--properties-file", str(ROOT / "conf/spark/cluster.conf")),
-        *("--conf", "spark.ui.enabled=false"),
+        *("--master", "local[2]", "--properties-file", str(ROOT / "conf/spark/standalone.conf")),
+        *("--conf", "spark.ui.enabled=false", "--conf", "spark.archives="),
         *(str(ROOT / "jobs/pack.py"), "--config", str(path)),
     ]
     env = os.environ | {"JAVA_HOME": java_home(), "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}

@@ -58,7 +58,7 @@ def test_rows_of_tars(spark, tars):
 
 
 def test_tars_without_provenance(spark, tars):
-    rows = spark.read.format("huggingface").load(tars)
+    rows = spark.read.format(HuggingFace.name()).load(tars)
     assert rows.columns == ["jpg", "json", "__key__", "__url__"]
     found = {row["json"].answer: row.jpg and bytes(row.jpg.bytes) for row in rows.collect()}
     assert found == {f"answer {i}": {5: b"no picture", 22: None}.get(i, picture(i)) for i in range(33)}

@@ -9,6 +9,7 @@ from huggingface_hub import HfFileSystem
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from jobs.demo.__main__ import DEMO
+from jobs.huggingface_source import HuggingFace
 from packing_udfs import contract
 from tests.spark.conftest import files_of
 
@@ -19,7 +20,7 @@ def numbers(spark):
 
 
 def write(rows, repo: str, mode: str = "overwrite", **options) -> None:
-    rows.write.format("huggingface").mode(mode).options(**options).save(repo)
+    rows.write.format(HuggingFace.name()).mode(mode).options(**options).save(repo)
 
 
 def ids(repo: str, split: str = "train") -> list[int]:
@@ -29,7 +30,7 @@ def ids(repo: str, split: str = "train") -> list[int]:
 def test_rows_come_back_as_they_were(spark, numbers, api):
     api.create_repo("user/numbers", repo_type="dataset")
     write(numbers, "user/numbers")
-    rows = spark.read.format("huggingface").load("user/numbers")
+    rows = spark.read.format(HuggingFace.name()).load("user/numbers")
     assert rows.schema == numbers.schema
     assert sorted(rows.collect()) == sorted(numbers.collect())
 
@@ -88,7 +89,7 @@ def test_images_of_the_demo_source_are_the_shipped_bytes(source):
 
 
 def test_packs_read_through_spark_follow_the_contract(spark, packed):
-    packs = spark.read.format("huggingface").load("user/packed")
+    packs = spark.read.format(HuggingFace.name()).load("user/packed")
     assert packs.schema.simpleString() == from_arrow_schema(contract.PACK_SCHEMA).simpleString()
     totals = packed["splits"]["train"]["totals"]
     row = packs.selectExpr("count(*) n", "sum(num_tokens) tokens", "sum(size(images)) images").first()
@@ -97,7 +98,7 @@ def test_packs_read_through_spark_follow_the_contract(spark, packed):
 
 def test_provenance_numbers_the_rows_of_each_file(spark, source):
     options = {"config": "charts_and_pages", "provenance": "true"}
-    rows = spark.read.format("huggingface").options(**options).load(source).select("_file", "_row", "texts")
+    rows = spark.read.format(HuggingFace.name()).options(**options).load(source).select("_file", "_row", "texts")
     found = {(row["_file"], row["_row"]): row.texts for row in rows.collect()}
     fs = HfFileSystem()
     expected = {}
