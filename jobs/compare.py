@@ -175,11 +175,11 @@ def main(argv: list[str] | None = None, spark: SparkSession | None = None) -> in
     args = parser.parse_intermixed_args(argv)
     logging.basicConfig(format="%(levelname)s %(name)s: %(message)s")
     try:
-        from jobs.pages import comparison  # needs matplotlib: said before anything is read
+        from jobs.pages import comparison  # which imports this module
 
         config = load(args.config, args.overrides)
         found = compare(config, args.max_samples, args.global_batch_size, spark, spark_conf=args.spark_conf)
-    except (ValueError, JavaError, ModuleNotFoundError) as error:
+    except (ValueError, JavaError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     folder = Path(args.out)

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 
 from jobs import adapters, card, publish, report
 from jobs.installed import version
+from jobs.pages import run as run_page
 from jobs.plan import power_of_two, splits_of
 from jobs.shards import ShardPlan, from_ipc
 from jobs.sources import PinnedSource
@@ -74,9 +75,11 @@ class Publication:
         infos = {split: self._manifest(split, files) for split in splits_of(self.config)}
         quarantined = [split for split in infos if self._quarantine(split, files)]
         result = self._report(infos)
-        files["report.json"] = report.as_json(result)
+        pictures = self._pages(result, files)
         delete = self._replaced_files() if self.config.output.mode == "overwrite" else []
-        files["README.md"] = self._card(infos, quarantined, set(delete), report.as_markdown(result)).encode()
+        delete += [path for path in run_page.PICTURES.values() if path in self.head.paths]
+        summary = report.as_markdown(result, pictures)
+        files["README.md"] = self._card(infos, quarantined, set(delete), summary).encode()
         commit = publish.publish(
             repository,
             self.head,
@@ -141,6 +144,20 @@ class Publication:
         files[contract.MANIFEST_PARQUET.format(split=split)] = parquet
         return info
 
+    def _pages(self, result: dict, files: dict[str, bytes]) -> list[str]:
+        """Add the report as JSON, as a page and as the card's pictures, and return these pictures' paths."""
+        names = (contract.MANIFEST_JSON, contract.MANIFEST_PARQUET)
+        manifests = {s: manifest.load(*(files[n.format(split=s)] for n in names)) for s in result["splits"]}
+        drawn = {split: json.loads(shard["drawn"]) for split in manifests if (shard := self._drawn(split))}
+        pictures = run_page.pictures(result, manifests, drawn)
+        page = run_page.page(result, manifests, drawn)
+        files |= {"report.json": report.as_json(result), "report.html": page.encode(), **pictures}
+        return sorted(pictures)
+
+    def _drawn(self, split: str) -> dict | None:
+        """The shard whose packs the report draws: the first of the split's that has any."""
+        return next((shard for shard in self._of_split(split) if shard["drawn"]), None)
+
     def _num_shards(self, split: str, before: manifest.Manifest | None) -> int:
         """The power of two that a rewrite of all that the split holds goes on with."""
         planned = self.plan.num_train if split == self.config.output.split else self.plan.num_validation
@@ -176,6 +193,10 @@ class Publication:
         return [describe_source(pinned) for pinned in self.sources]
 
     def _report(self, infos: dict[str, dict]) -> dict:
+        splits = {s: {name: i[name] for name in ("totals", "sums", "quality")} for s, i in infos.items()}
+        for split, part in splits.items():
+            shard = self._drawn(split)
+            part["drawn"] = shard and {"file": shard["path"], "row_group": 0}
         return {
             "contract": contract.VERSION,
             "run": self.run_fingerprint,
@@ -183,7 +204,8 @@ class Publication:
             "sources": self._sources(),
             "ledger": self.ledger.table.to_pylist(),
             "quarantine": self.ledger.reasons(),
-            "splits": {s: {name: i[name] for name in ("totals", "sums", "quality")} for s, i in infos.items()},
+            "quarantine_examples": report.examples(from_ipc(shard["quarantine"]) for shard in self.shards),
+            "splits": splits,
             "versions": {name: version(name) for name in VERSIONS},
         }
 

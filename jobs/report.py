@@ -1,4 +1,8 @@
-"""What a run did: the ledger that must balance, the figures of its quality, and both as text.
+"""What a run did: the ledger that must balance, the figures of its quality, and both as text and as a page.
+
+    python -m jobs.report user/packed --tokens-per-second 25000
+
+rebuilds the published `report.html` from `report.json`, the manifests and the few packs that it draws.
 
 The ledger is the proof that nothing is lost. For every source, with the rows in its files counted at the pinned commit
 and not by the job:
@@ -6,18 +10,26 @@ and not by the job:
     rows + copies = packed + quarantined + duplicates + not sampled
 """
 
+import argparse
 import json
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from jobs.packed import Packed, open_packed
 from jobs.sources import PinnedSource
 from packing_udfs import balance, metrics
+from packing_udfs.drawn import draw
+from packing_udfs.manifest import Manifest
 from packing_udfs.outcomes import LEDGER_SCHEMA, NOT_SAMPLED
 
 _OUTCOMES = ("rows", "copies", "packed", "quarantined", "duplicates", "not_sampled")
+NUM_EXAMPLES = 3  # of each reason in the report
 _COUNTS = tuple(name for name in LEDGER_SCHEMA.names if name.startswith("num_"))
 
 
@@ -94,6 +106,17 @@ def _place(row: dict | None) -> str:
     return f"as {row['source']}, {row['file']} row {row['row']}{detail}"
 
 
+def examples(quarantines: Iterable[pa.Table], num: int = NUM_EXAMPLES) -> dict[str, list[dict]]:
+    """The first rows of each reason, from tables of `contract.QUARANTINE_SCHEMA`: where they are and what is wrong."""
+    found: dict[str, list[dict]] = {}
+    for table in quarantines:
+        for row in table.select(["reason", "source", "file", "row", "detail"]).to_pylist():
+            of_reason = found.setdefault(row.pop("reason"), [])
+            if len(of_reason) < num:
+                of_reason.append(row)
+    return found
+
+
 def quality(sums: dict[str, int], row_groups: pa.Table, seq_len: int) -> dict[str, float]:
     """The figures of a packed split: fill, distance from the bound, naive padding's waste, and balance over 8 ranks."""
     return metrics.summarise(sums, seq_len) | {
@@ -122,8 +145,8 @@ def as_json(report: dict) -> bytes:
     return json.dumps(report, indent=1, sort_keys=True, ensure_ascii=False).encode() + b"\n"
 
 
-def as_markdown(report: dict) -> str:
-    """The summary on the dataset card."""
+def as_markdown(report: dict, pictures: Sequence[str] = ()) -> str:
+    """The summary on the dataset card. `pictures`: paths in the repository of those to show."""
     lines = ["## Packed for training", ""]
     lines += [
         f"Samples of up to {report['config']['pack']['seq_len']:,} tokens in packs without padding, made by "
@@ -151,6 +174,8 @@ def as_markdown(report: dict) -> str:
     if report["quarantine"]:
         reasons = ", ".join(f"{reason} {count:,}" for reason, count in sorted(report["quarantine"].items()))
         lines += ["", f"Quarantined rows are in the configuration `quarantine`, each with its reason: {reasons}."]
+    lines += [f"\n![{Path(path).stem}]({path})" for path in pictures]
+    lines += ["", "`report.html` has all figures and draws some packs: download it and open it in a browser."]
     return "\n".join(lines)
 
 
@@ -177,3 +202,69 @@ def as_text(report: dict) -> str:
             f"  files      {total['num_files']:,}, {total['num_bytes']:,} bytes",
         ]
     return "\n".join(lines)
+
+
+def rebuild(packed: Packed) -> tuple[dict, dict[str, Manifest], dict[str, list[dict]]]:
+    """What the page of a published run is made of: report, manifests, and drawn packs of each split.
+
+    Reads images of one row group a split, for its drawn packs. Figures of a dataset that was packed before reports had
+    them come from its light columns. Raises PackedError or ContractError.
+    """
+    report = packed.report()
+    manifests = {split: packed.manifest(split) for split in report["splits"]}
+    drawn = {}
+    for split, part in report["splits"].items():
+        rows = manifests[split].row_groups
+        if part["sums"].get("histograms") is None:
+            part["sums"]["histograms"] = _histograms(packed, rows, manifests[split].info["seq_len"])
+        place = part.get("drawn") or {"file": rows["file"][0].as_py(), "row_group": 0}
+        drawn[split] = draw(packed.row_group(place["file"], place["row_group"]))
+    return {"quarantine_examples": {}, **report}, manifests, drawn
+
+
+def _histograms(packed: Packed, row_groups: pa.Table, seq_len: int) -> dict[str, dict[str, int]]:
+    """Histograms from packs, which have no vision cost of single samples."""
+    columns = ["sample_lengths", "sample_num_images", "vision_cost"]
+    found = []
+    for file, index in zip(row_groups["file"].to_pylist(), row_groups["row_group"].to_pylist(), strict=True):
+        table = packed.row_group(file, index, columns)
+        lengths, num_images = (table[name].combine_chunks().flatten().to_numpy() for name in columns[:2])
+        ends = np.cumsum([len(of_pack) for of_pack in table["sample_lengths"].to_pylist()])
+        starts = [0, *ends[:-1].tolist()]
+        costs = np.zeros(len(lengths), np.int64)
+        costs[starts] = table["vision_cost"].to_numpy()  # of a pack, on its first sample
+        packs = np.split(np.arange(len(lengths)), ends[:-1])
+        found.append(metrics.histograms(lengths, costs, num_images, packs, seq_len) | {"sample_vision": {}})
+    return metrics.add(found)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Command line; returns the exit code."""
+    from jobs.pages import run  # draws; the job's own figures need no picture
+
+    parser = argparse.ArgumentParser(
+        prog="python -m jobs.report", description="Rebuild the report page of a packed dataset from what is published."
+    )
+    parser.add_argument("dataset", help="owner/name on the Hub, or a folder")
+    parser.add_argument("--revision", help="branch, tag or commit; default main")
+    parser.add_argument("--out", default="report.html", help="file to write (%(default)s)")
+    parser.add_argument(
+        "--tokens-per-second", type=int, default=run.TOKENS_PER_SECOND, metavar="N",
+        help="what one GPU trains on in a second, for GPU-hours (%(default)s)",
+    )  # fmt: skip
+    args = parser.parse_args(argv)
+    try:
+        if args.tokens_per_second < 1:
+            raise ValueError(f"--tokens-per-second: {args.tokens_per_second} is refused: must be at least 1")
+        report, manifests, drawn = rebuild(open_packed(args.dataset, args.revision))
+    except ValueError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    Path(args.out).write_text(run.page(report, manifests, drawn, args.tokens_per_second), encoding="utf-8")
+    print(as_text(report))
+    print(f"page         {Path(args.out).resolve()}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -23,14 +23,16 @@ from pyspark.sql import functions as F
 
 from jobs.partitioning import partition_keys
 from packing_udfs import shard_file
+from packing_udfs.drawn import draw
 from packing_udfs.encode import Encoder
 from packing_udfs.pack import PackSettings, pack_shard
 from packing_udfs.processor import ProcessorFiles
 
 RESULT = (
     "shard int, path string, num_bytes long, operation binary, "
-    "row_groups binary, quarantine binary, ledger binary, sums string"
+    "row_groups binary, quarantine binary, ledger binary, sums string, drawn string"
 )
+NUM_DRAWN = 4  # shards of a split that draw packs for the report; the first of them that has any is taken
 PER_MILLION = 1_000_000
 
 
@@ -46,6 +48,10 @@ class ShardPlan:
     @property
     def num_train(self) -> int:
         return len(self.paths) - self.num_validation
+
+    def index_in_split(self, shard: int) -> int:
+        """Which of its split's shards a shard is."""
+        return shard if shard < self.num_train else shard - self.num_train
 
 
 @dataclass(frozen=True)
@@ -108,8 +114,11 @@ def run_shard(shard: int, samples: pd.DataFrame, work: ShardWork) -> dict:
         "quarantine": to_ipc(packed.quarantine),
         "ledger": to_ipc(packed.ledger),
         "sums": json.dumps(packed.sums),
+        "drawn": None,
     }
     if packed.num_packs:
+        if work.plan.index_in_split(shard) < NUM_DRAWN:
+            row["drawn"] = json.dumps(draw(next(packed.row_groups())))
         with tempfile.TemporaryDirectory(prefix="packing-", dir=_local_folder(shard)) as folder:
             file = Path(folder, "shard.parquet")
             row_groups = shard_file.write_shard(str(file), row["path"], packed.row_groups())

@@ -3,9 +3,15 @@
 Every figure of a run is derived from these sums (`summarise`), so a shard is described by a few integers and the
 driver never sees a sample. `naive` is what padding every batch of `NAIVE_BATCH` samples to its longest would take,
 the usual way to train without packing, on the same samples in the same order.
+
+Histograms add up too, because their bins are fixed: values up to 16 have a bin each, larger ones eight in every
+doubling, so that a bin is at most an eighth of its value wide, from a dozen tokens to a billion. A bin is named by the
+largest value in it, and powers of two, as budgets often are, end one:
+
+    0, 1, 1, 16, 17, 18, 97, 104      →      {"0": 1, "1": 2, "16": 1, "18": 2, "104": 2}
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -26,12 +32,51 @@ def shard_sums(lengths: np.ndarray, vision_costs: np.ndarray, num_packs: int, bo
     }
 
 
-def add(sums: Iterable[dict[str, int]]) -> dict[str, int]:
-    """The sums of several shards."""
-    total: dict[str, int] = {}
+def histograms(
+    lengths: np.ndarray, vision_costs: np.ndarray, num_images: np.ndarray, packs: Sequence[np.ndarray], seq_len: int
+) -> dict[str, dict[str, int]]:
+    """Histograms of one shard's samples and packs, as counts by the largest value of a bin (see the module docstring).
+
+    `lengths`, `vision_costs`, `num_images`: int arrays [num_samples]; `packs`: the samples of each pack. `pack_fill` is
+    in per cent of `seq_len`, rounded up, a bin for each.
+    """
+
+    def of_packs(values: np.ndarray) -> np.ndarray:
+        return np.asarray([values[members].sum() for members in packs], np.int64)
+
+    return {
+        "sample_tokens": _counts(bins(lengths)),
+        "sample_images": _counts(bins(num_images)),
+        "sample_vision": _counts(bins(vision_costs)),
+        "pack_fill": _counts(-(-100 * of_packs(lengths) // seq_len)),
+        "pack_images": _counts(bins(of_packs(num_images))),
+        "pack_vision": _counts(bins(of_packs(vision_costs))),
+    }
+
+
+def bins(values: np.ndarray) -> np.ndarray:
+    """The largest value of the bin that each value is in, int64 [n]; values at least 0."""
+    values = np.asarray(values, np.int64)
+    below = np.maximum(values - 1, 0)
+    _, num_bits = np.frexp(below.astype(np.float64))  # 2 ** (num_bits - 1) <= below, exact up to 2 ** 53
+    shift = np.maximum(num_bits - 4, 0)
+    return np.where(values > 0, ((below >> shift) + 1) << shift, 0)
+
+
+def _counts(values: np.ndarray) -> dict[str, int]:
+    found, counts = np.unique(values, return_counts=True)
+    return dict(zip(map(str, found.tolist()), counts.tolist(), strict=True))
+
+
+def add(sums: Iterable[dict]) -> dict:
+    """The sums of several shards; sums inside sums, as histograms are, add up by name."""
+    total: dict = {}
     for shard in sums:
         for name, value in shard.items():
-            total[name] = total.get(name, 0) + value
+            if isinstance(value, dict):
+                total[name] = add([total.get(name, {}), value])
+            else:
+                total[name] = total.get(name, 0) + value
     return total
 
 

@@ -74,7 +74,7 @@ class PackedShard:
 
     quarantine: pa.Table  # contract.QUARANTINE_SCHEMA
     ledger: pa.Table  # outcomes.LEDGER_SCHEMA
-    sums: dict[str, int]  # metrics.shard_sums
+    sums: dict  # metrics.shard_sums and, as "histograms", metrics.histograms
     groups: list[list[list[Unit]]]  # row groups of packs of units
 
     @property
@@ -106,7 +106,8 @@ def pack_shard(samples: pd.DataFrame, encoder: Encoder, settings: PackSettings) 
     return PackedShard(
         quarantine=outcomes.quarantine(),
         ledger=outcomes.ledger(),
-        sums=metrics.shard_sums(lengths, costs, len(bins), bound),
+        sums=metrics.shard_sums(lengths, costs, len(bins), bound)
+        | {"histograms": metrics.histograms(lengths, costs, demand["num_images"], bins, settings.seq_len)},
         groups=[[[units[i] for i in bins[pack]] for pack in group] for group in groups],
     )
 

@@ -1,8 +1,9 @@
 """Pages that open from the file system: one HTML file each, with its figures inside it and nothing to fetch.
 
-Templates (`*.html.jinja`) extend `base.html.jinja`, which has the style and the macros they share; `drawing` has the
-figures; `comparison` fills the page of `jobs.compare`. Rejected: a page that draws in the browser (a library to ship
-or fetch, and nothing to see in a mail or a ticket).
+Templates (`*.html.jinja`) extend `base.html.jinja`, which has the style, and share `macros.html.jinja`. `drawing` has
+the figures and `packs` the strips of packs; `comparison` fills the page of `jobs.compare`, `run` that of `jobs.pack`
+and `jobs.report`. Rejected: a page that draws in the browser (a library to ship or fetch, and nothing to see in a mail
+or a ticket).
 """
 
 import base64
@@ -20,13 +21,19 @@ def render(template: str, **values) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"count": "{:,}".format, "share": share, "ratio": "{:.2f}".format}
+    environment.filters |= {"count": "{:,}".format, "share": share, "ratio": "{:.2f}".format, "hours": hours}
     return environment.get_template(template).render(**values)
 
 
 def share(value: float | None) -> str:
     """A fraction in percent, "–" for none: share(0.1234) == "12.3 %"."""
     return "–" if value is None else f"{value:.1%}".replace("%", "\u202f%")
+
+
+def hours(value: float) -> str:
+    """Hours with as many places as say something: 1,234 and 12.3 and 0.0123."""
+    places = 0 if abs(value) >= 100 else 1 if abs(value) >= 1 else 2 if abs(value) >= 0.1 else 4
+    return f"{value:,.{places}f}"
 
 
 def data_uri(data: bytes, kind: str) -> str:

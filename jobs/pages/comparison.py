@@ -9,8 +9,9 @@ import yaml
 from jobs import pages
 from jobs.compare import Comparison
 from jobs.pages import drawing
-from jobs.pages.drawing import IMAGE, PAD, PROMPT, RESPONSE, Panel, TokenRow
+from jobs.pages.drawing import Panel, Part, TokenRow
 from jobs.stages import Samples, Stage, row_sums
+from packing_udfs.drawn import IMAGE, PAD, PROMPT, RESPONSE
 from packing_udfs.images import ImageError, decode, read_size
 
 NUM_ROWS = 16  # of a stage in its picture
@@ -94,11 +95,18 @@ def _typical_batch(found: Comparison, stage: Stage) -> np.ndarray:
 def _positions(found: Comparison, kinds: list[np.ndarray]) -> str:
     """Positions of an epoch by kind, a bar for each stage."""
     per_sample = np.asarray([np.bincount(of_sample, minlength=PAD) for of_sample in kinds])
-    counts = []
-    for stage in found.stages:
-        tokens = sum((per_sample[row].sum(axis=0) for row in stage.rows), np.zeros(PAD, np.int64))
-        counts.append([*tokens.tolist(), int(stage.widths.sum() - tokens.sum())])
-    return drawing.png_uri(drawing.stacked_positions([stage.title for stage in found.stages], counts))
+    counts = np.zeros((len(found.stages), PAD + 1), np.int64)
+    for at, stage in enumerate(found.stages):
+        counts[at, :PAD] = sum((per_sample[row].sum(axis=0) for row in stage.rows), np.zeros(PAD, np.int64))
+        counts[at, PAD] = stage.widths.sum() - counts[at].sum()
+    totals = counts.sum(axis=1).tolist()
+    notes = [f"{pads / total:.1%} padding" if total else "no sample fits"
+             for total, pads in zip(totals, counts[:, PAD].tolist(), strict=True)]  # fmt: skip
+    named = zip(drawing.KIND_NAMES, drawing.KIND_COLOURS, counts.T.tolist(), strict=True)
+    xlabel = "positions of the sampled rows in one epoch, tokens and padding"
+    return drawing.png_uri(
+        drawing.stacked([stage.title for stage in found.stages], [Part(*part) for part in named], notes, xlabel)
+    )
 
 
 def _histograms(found: Comparison) -> dict[str, str]:

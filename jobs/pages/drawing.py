@@ -9,23 +9,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import ListedColormap
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from jobs.pages import data_uri
+from packing_udfs.drawn import IMAGE, PAD
 
-try:
-    from matplotlib.axes import Axes
-    from matplotlib.colors import ListedColormap
-    from matplotlib.figure import Figure
-    from matplotlib.patches import Patch
-    from matplotlib.ticker import FuncFormatter, MaxNLocator
-except ModuleNotFoundError as error:
-    if (error.name or "").partition(".")[0] != "matplotlib":
-        raise
-    raise ModuleNotFoundError(
-        "the pages need matplotlib, which is not installed: pip install 'packing-udfs[pages]'", name="matplotlib"
-    ) from None
-
-PROMPT, RESPONSE, IMAGE, PAD = range(4)  # kinds of positions
 KIND_NAMES = ("text, not trained", "text, trained", "image", "padding")
 KIND_COLOURS = ("#7fb2e5", "#14508c", "#f2a33a", "#e6e6ea")
 OVER, INK, GRID = "#c02231", "#24292f", "#d8dbe0"
@@ -101,23 +93,30 @@ def _vision_bars(axes: Axes, costs: Sequence[int], unit: str, budget: int | None
     _label(axes, xlabel=f"vision cost, {unit}")
 
 
-def stacked_positions(names: Sequence[str], positions: Sequence[Sequence[int]]) -> Figure:
-    """What an epoch computes: a bar for each name, stacked by kind of position (`positions`: [names][4 kinds])."""
+@dataclass(frozen=True)
+class Part:
+    """A part of stacked bars: what it is and how much of it each bar has."""
+
+    name: str
+    colour: str
+    counts: Sequence[int]
+
+
+def stacked(names: Sequence[str], parts: Sequence[Part], notes: Sequence[str], xlabel: str) -> Figure:
+    """A bar for each name, stacked of parts, with a note behind it."""
     figure = Figure(figsize=(WIDTH, 0.8 + 0.42 * len(names)), dpi=DPI, layout="constrained")
     axes = figure.subplots()
-    counts = np.asarray(positions, np.int64)
-    before = np.zeros(len(names), np.int64)
-    for kind, colour in enumerate(KIND_COLOURS):
-        axes.barh(range(len(names)), counts[:, kind], left=before, color=colour, label=KIND_NAMES[kind], height=0.7)
-        before = before + counts[:, kind]
-    for y, (total, pads) in enumerate(zip(counts.sum(axis=1), counts[:, PAD], strict=True)):
-        text = f" {pads / total:.1%} padding" if total else " no sample fits"
-        axes.text(total, y, text, va="center", fontsize=9, color=INK)
+    ends = np.zeros(len(names), np.int64)
+    for part in parts:
+        axes.barh(range(len(names)), part.counts, left=ends, color=part.colour, label=part.name, height=0.7)
+        ends = ends + np.asarray(part.counts, np.int64)
+    for y, note in enumerate(notes):
+        axes.text(ends[y], y, f" {note}", va="center", fontsize=9, color=INK)
     axes.set_yticks(range(len(names)), names)
     axes.invert_yaxis()
-    axes.set_xlim(0, max(1, int(counts.sum(axis=1).max())) * 1.14)
-    _label(axes, xlabel="positions of the sampled rows in one epoch, tokens and padding")
-    figure.legend(loc="outside upper left", ncols=4, frameon=False, fontsize=9)
+    axes.set_xlim(0, max(1, int(ends.max())) * 1.14)
+    _label(axes, xlabel=xlabel)
+    figure.legend(loc="outside upper left", ncols=len(parts), frameon=False, fontsize=9)
     return figure
 
 
@@ -142,6 +141,75 @@ def histograms(panels: Sequence[Panel], num_bins: int = 24) -> Figure:
     return figure
 
 
+@dataclass(frozen=True, kw_only=True)
+class Counted:
+    """A histogram that has been counted (`metrics.histograms`): counts by the largest value of a bin."""
+
+    title: str
+    xlabel: str
+    ylabel: str
+    counts: dict[int, int]
+    limit: int | None = None
+    """A budget, drawn as a line."""
+    is_linear: bool = False
+    """Every value is a bin, else bins are those of `metrics.bins`."""
+
+
+def counted(panels: Sequence[Counted]) -> Figure:
+    """Counted histograms side by side. Bins are equally wide on paper: the axis is linear to 16, then logarithmic."""
+    figure = Figure(figsize=(WIDTH, 2.6), dpi=DPI, layout="constrained")
+    for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
+        place = float if panel.is_linear else _place
+        axes.bar([place(v) for v in panel.counts], panel.counts.values(), 1, color=SERIES_COLOURS[-1], alpha=0.85)
+        axes.set_title(panel.title, fontsize=10, color=INK, loc="left")
+        axes.set_ylabel(panel.ylabel, fontsize=9, color=INK)
+        axes.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=5))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+        _label(axes, xlabel=panel.xlabel)
+        if panel.limit is not None:
+            axes.axvline(place(panel.limit) + 0.5, color=OVER, linewidth=1.2, linestyle=(0, (4, 2)))
+            axes.set_title(f"at most {panel.limit:,}", fontsize=8.5, color=OVER, loc="right")
+        if not panel.is_linear:
+            _ticks(axes, min(panel.counts, default=0), max([*panel.counts, panel.limit or 1]))
+    return figure
+
+
+def _place(value: int) -> float:
+    """The middle of a bin by its largest value, the bins one behind the other: 1 → 1, 16 → 16, 18 → 17, 32 → 24."""
+    doublings = max(0, max(0, value - 1).bit_length() - 4)
+    return 8 * doublings + value / (1 << doublings)
+
+
+def _ticks(axes: Axes, least: int, most: int) -> None:
+    """Ticks at the middle of bins of one value, and at the end of wider ones, which is where their name stands."""
+    if most <= 16:
+        values = list(range(least, most + 1, -(-(most + 1 - least) // 9)))
+    else:
+        powers = [1 << power for power in range(3, most.bit_length() + 1) if least <= 1 << power]
+        values = [0] * (least < 8) + powers[:: -(-len(powers) // 7)]
+    axes.set_xticks([_place(v) + (0.5 if v > 16 else 0) for v in values], [f"{v:,}" for v in values])
+
+
+def lines(xs: Sequence[int], series: dict[str, Sequence[float]], xlabel: str, ylabel: str) -> Figure:
+    """One line or two over equally spaced `xs`, with the values of the higher written above its points, else below."""
+    figure = Figure(figsize=(WIDTH, 2.8), dpi=DPI, layout="constrained")
+    axes = figure.subplots()
+    for (name, values), colour in zip(series.items(), SERIES_COLOURS[-len(series) :], strict=True):
+        axes.plot(range(len(xs)), values, marker="o", color=colour, label=name, linewidth=1.8, markersize=5)
+        for x, value in enumerate(values):
+            is_highest = value == max(of_other[x] for of_other in series.values())
+            axes.annotate(f"{value:.3f}", (x, value), (0, 7 if is_highest else -14), textcoords="offset points",
+                          ha="center", fontsize=8, color=colour)  # fmt: skip
+    axes.set_xticks(range(len(xs)), [f"{x:,}" for x in xs])
+    axes.margins(x=0.05, y=0.3)
+    axes.set_ylabel(ylabel, fontsize=9, color=INK)
+    axes.tick_params(labelsize=8, colors=INK)
+    _label(axes, xlabel=xlabel)
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{xs[int(x)]:,}" if 0 <= int(x) < len(xs) else ""))
+    axes.legend(frameon=False, fontsize=9, loc="upper left")
+    return figure
+
+
 def _bins(most: int, num_bins: int) -> np.ndarray:
     """Edges of bins that start at 0, of whole numbers each, so that no bin is emptier for its width."""
     step = max(1, -(-(most + 1) // num_bins))
@@ -158,8 +226,13 @@ def _label(axes: Axes, xlabel: str) -> None:
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def png_uri(figure: Figure) -> str:
-    """A figure as the value of a `src`."""
+def png(figure: Figure) -> bytes:
+    """A figure as the bytes of a PNG."""
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", metadata={"Software": None})
-    return data_uri(buffer.getvalue(), "image/png")
+    return buffer.getvalue()
+
+
+def png_uri(figure: Figure) -> str:
+    """A figure as the value of a `src`."""
+    return data_uri(png(figure), "image/png")

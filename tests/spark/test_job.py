@@ -91,8 +91,9 @@ def test_published_together_in_one_commit(packed, api):
     assert [commit.title.split(" (")[0] for commit in commits] == ["Pack 4 shards", "initial commit"]
     assert commits[0].commit_id == packed["commit"]
     assert set(files_of(api, "user/packed")) == {
-        ".gitattributes", "README.md", "report.json", "manifest/train.json", "manifest/train.parquet",
-        "quarantine/train/00000.parquet", *(f"data/train/{i:05d}.parquet" for i in range(4)),
+        ".gitattributes", "README.md", "report.json", "report.html", "report/packs.png", "report/histograms.png",
+        "manifest/train.json", "manifest/train.parquet", "quarantine/train/00000.parquet",
+        *(f"data/train/{i:05d}.parquet" for i in range(4)),
     }  # fmt: skip
 
 

@@ -2,10 +2,7 @@
 
 import json
 import re
-import subprocess
-import sys
 from fractions import Fraction
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -300,15 +297,3 @@ def test_bad_input_is_said_and_nothing_written(arguments, message, tmp_path, cap
     assert compare.main([*arguments, "--out", str(tmp_path / "out")]) == 1
     assert capsys.readouterr().err.startswith(message)
     assert not (tmp_path / "out").exists()
-
-
-def test_missing_matplotlib_is_said(tmp_path):
-    code = (
-        "import sys; sys.modules['matplotlib'] = None; from jobs import compare; "
-        f"sys.exit(compare.main(['--config', 'nowhere.yaml', '--out', {str(tmp_path)!r}]))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=Path(CONF).parents[2])
-    assert done.returncode == 1
-    assert done.stderr == (
-        "error: the pages need matplotlib, which is not installed: pip install 'packing-udfs[pages]'\n"
-    )

@@ -291,7 +291,10 @@ def test_no_rows(encoder):
         assert (packed.num_packs, list(packed.row_groups())) == (0, [])
         assert packed.quarantine == QUARANTINE_SCHEMA.empty_table()
         assert packed.ledger == LEDGER_SCHEMA.empty_table()
+        histograms = packed.sums.pop("histograms")
         assert set(packed.sums.values()) == {0}
+        assert len(histograms) == 6
+        assert not any(histograms.values())
 
 
 def test_everything_in_quarantine(encoder):

@@ -185,7 +185,8 @@ def test_markdown_has_a_line_for_each_split_and_source():
     cells = [cell.strip() for cell in source.split("|")]
     assert cells[1:4] == ["charts", "`abcdef012345`", "1,234"]
     assert {"1,200", "30", "4"} <= set(cells)
-    assert "ratings 20, too_long 10." in lines[-1]
+    (line,) = [line for line in lines if line.startswith("Quarantined rows")]
+    assert line.endswith("ratings 20, too_long 10.")
     assert 'PackedDataset("user/packed")' in "\n".join(lines)
 
 
@@ -202,6 +203,23 @@ def test_markdown_tables_are_even():
 
 def test_markdown_says_nothing_of_an_empty_quarantine():
     assert "Quarantined" not in report.as_markdown(a_report() | {"quarantine": {}})
+
+
+def test_markdown_shows_the_pictures_that_there_are():
+    text = report.as_markdown(a_report(), ["report/histograms.png", "report/packs.png"])
+    assert "\n\n![histograms](report/histograms.png)\n\n![packs](report/packs.png)\n\n" in text
+    assert "![" not in report.as_markdown(a_report())
+
+
+def test_examples_are_the_first_of_each_reason():
+    found = report.examples([QUARANTINE, QUARANTINE], num=3)
+    assert list(found) == ["ratings", "too_long"]
+    assert [(row["file"], row["row"]) for row in found["ratings"]] == [("a.parquet", 3), ("b.parquet", 8)] * 1 + [
+        ("a.parquet", 3)
+    ]
+    assert found["too_long"][0] == {
+        "source": "photos", "file": "b.parquet", "row": 0, "detail": "99 tokens, at most 9",
+    }  # fmt: skip
 
 
 def test_text_balances():

@@ -1,0 +1,73 @@
+"""The demo as the job publishes it, in a folder, without Spark or a Hub."""
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from unittest import mock
+
+from jobs import pack, publish, report
+from jobs.adapters.finevision import FineVision
+from jobs.plan import plan_shards
+from jobs.publication import Publication
+from jobs.shards import ShardPlan, ShardWork, from_ipc, run_shard
+from jobs.sources import PinnedSource, SourceFile
+from packing_udfs import config
+from packing_udfs.processor import fetch
+from tests.unit.demo_samples import DEMO, as_spark_gives, demo_rows
+
+CONF = DEMO.parents[1] / "conf" / "jobs" / "demo.yaml"
+
+
+def publish_demo(folder: Path, *overrides: str, rows: Sequence[dict] | None = None) -> dict:
+    """Pack the demo's rows, or others of its two sources, and write all that a run publishes; its report."""
+    settings = config.load(CONF, [f"processor.path={DEMO / 'processor'}", *overrides])
+    rows = demo_rows() if rows is None else rows
+    sources = [_pinned(source, rows) for source in settings.sources]
+    plan = plan_shards(settings, sources, publish.Head(None))
+    processor = fetch(settings.processor.path)
+
+    def keep(path: str, file: Path) -> None:
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(file, folder / path)
+
+    work = ShardWork(pack._settings(settings), processor, plan, keep)
+    of_shard = _by_shard(rows, plan)
+    shards = [run_shard(shard, as_spark_gives(of_shard[shard]), work) for shard in sorted(of_shard)]
+    publication = Publication(
+        config=settings,
+        sources=sources,
+        processor=processor,
+        plan=plan,
+        head=publish.Head(None),
+        appended={},
+        shards=shards,
+        ledger=report.Ledger.merge(from_ipc(shard["ledger"]) for shard in shards),
+        vision_unit="tiles",
+    )
+
+    def write(repository, head, uploaded, small_files, delete, *, run, max_operations) -> str:
+        for path, data in small_files.items():
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            (folder / path).write_bytes(data)
+        return "0" * 40
+
+    with mock.patch.object(publish, "publish", write):
+        return publication.publish(publish.Repository(settings.output.repo, 0))
+
+
+def _by_shard(rows: Sequence[dict], plan: ShardPlan) -> dict[int, list[dict]]:
+    """Rows dealt to shards by their id, a tenth of them to the validation split when there is one."""
+    found: dict[int, list[dict]] = {}
+    for row in rows:
+        number = row["sample_id"]
+        is_validation = plan.num_validation and number % 10 == 0
+        shard = plan.num_train + number % plan.num_validation if is_validation else number % plan.num_train
+        found.setdefault(shard, []).append(row)
+    return found
+
+
+def _pinned(source: config.Source, rows: Sequence[dict]) -> PinnedSource:
+    file = next((DEMO / "source" / source.config).glob("*.parquet"))
+    num_rows = sum(row["source"] == source.name for row in rows)
+    adapter = FineVision((), None, ())  # which has read them
+    return PinnedSource(source, "c" * 40, (SourceFile(file.name, file.stat().st_size, num_rows),), adapter)
