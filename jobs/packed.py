@@ -11,15 +11,16 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+import fsspec
 import httpx2
 import pyarrow as pa
 import pyarrow.parquet as pq
 from fsspec import AbstractFileSystem
-from fsspec.implementations.local import LocalFileSystem
 from huggingface_hub import HfApi, HfFileSystem, constants
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, RepositoryNotFoundError, RevisionNotFoundError
 
 from packing_udfs import contract, manifest
+from packing_udfs.config import is_folder
 
 REPORT = "report.json"
 LIGHT = tuple(name for name in contract.PACK_SCHEMA.names if name != "images")
@@ -85,14 +86,15 @@ class Packed:
 
 
 def open_packed(repo_or_path: str, revision: str | None = None) -> Packed:
-    """A packed dataset: a folder, or owner/name on the Hub at `revision` (branch, tag or commit; main when None).
+    """A packed dataset: a folder or its URL, or owner/name on the Hub at `revision` (branch, tag or commit, else main).
 
     Raises PackedError when there is none.
     """
-    if Path(repo_or_path).is_dir():
+    if is_folder(repo_or_path) or Path(repo_or_path).is_dir():
         if revision is not None:
             raise PackedError(f"{repo_or_path}: is a folder, which has no revision {revision!r}")
-        return Packed(repo_or_path, None, LocalFileSystem(), Path(repo_or_path).resolve().as_posix())
+        fs, root = fsspec.url_to_fs(repo_or_path)
+        return Packed(repo_or_path, None, fs, root.rstrip("/"))
     try:
         commit = HfApi().dataset_info(repo_or_path, revision=revision).sha
     except (HFValidationError, RepositoryNotFoundError):

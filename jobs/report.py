@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from jobs.packed import Packed, open_packed
-from jobs.sources import PinnedSource
+from jobs.pinned import PinnedSource
 from packing_udfs import balance, metrics
 from packing_udfs.drawn import draw
 from packing_udfs.manifest import Manifest

@@ -7,10 +7,10 @@ from unittest import mock
 
 from jobs import pack, publish, report
 from jobs.adapters.finevision import FineVision
+from jobs.pinned import PinnedSource, SourceFile
 from jobs.plan import plan_shards
 from jobs.publication import Publication
 from jobs.shards import ShardPlan, ShardWork, from_ipc, run_shard
-from jobs.sources import PinnedSource, SourceFile
 from packing_udfs import config
 from packing_udfs.processor import fetch
 from tests.unit.demo_samples import DEMO, as_spark_gives, demo_rows

@@ -101,12 +101,12 @@ def test_the_entry_point_is_the_wheels(monkeypatch):
     assert seen[0].output.repo == "user/elsewhere"
 
 
-def test_the_requirements_are_the_extras_without_pyspark():
+def test_the_requirements_are_the_extra_without_pyspark():
     lines = (BUNDLE / "requirements.txt").read_text("utf-8").splitlines()
     found = {Requirement(line) for line in lines if not line.startswith("#")}
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     extras = project["optional-dependencies"]
-    assert found == {Requirement(text) for text in extras["spark"] + extras["pages"]} - {Requirement("pyspark>=4.0")}
+    assert found == {Requirement(text) for text in extras["spark"]} - {Requirement("pyspark>=4.0")}
 
 
 def test_spark_properties_are_those_of_conf_spark():
