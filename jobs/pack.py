@@ -5,6 +5,7 @@
 
 `run` reads as the data flows: pin the sources, plan the shards, pack them in Spark, check the ledger, publish.
 All that can be wrong with the input is said before Spark starts; from then on the repository changes once, at the end.
+A run that died is started again as it was: shards that it had finished are kept (`jobs.drafts`).
 """
 
 import sys
@@ -17,8 +18,10 @@ if __name__ == "__main__":  # spark-submit puts this folder first on the path, w
     check_or_exit()
 
 import argparse
+import dataclasses
 import functools
 import logging
+import time
 from collections.abc import Sequence
 
 import pyarrow as pa
@@ -28,11 +31,12 @@ from pyspark.sql import SparkSession
 
 from jobs import card, publish, report
 from jobs.java import JavaError
+from jobs.outputs import Draft, Head, Output, PublishError, Run
 from jobs.plan import plan_shards
-from jobs.progress import SPARK_ERRORS, WorkerError, collect, worker_error
-from jobs.publication import Publication, read_appended
+from jobs.progress import SPARK_ERRORS, LostRowsError, WorkerError, collect, speed, worker_error
+from jobs.publication import Publication, is_appended, read_appended, run_fingerprint, shards_fingerprint
 from jobs.session import active_session, get_session
-from jobs.shards import ShardPlan, ShardWork, from_ipc, pack_shards
+from jobs.shards import ShardPlan, ShardWork, from_ipc
 from jobs.sources import PinnedSource, check_unchanged, pin, read
 from packing_udfs import contract
 from packing_udfs.config import Config, ConfigError, describe, load
@@ -40,36 +44,42 @@ from packing_udfs.encode import Encoder
 from packing_udfs.pack import PackSettings
 from packing_udfs.processor import ProcessorFiles, fetch
 
-USER_ERRORS = (ValueError, JavaError, WorkerError, publish.PublishError, report.QualityError, report.LedgerError)
+USER_ERRORS = (
+    *(ValueError, JavaError, WorkerError, PublishError),
+    *(report.QualityError, report.LedgerError, LostRowsError),
+)
+logger = logging.getLogger(__name__)
 
 
 def run(config: Config, spark: SparkSession | None = None, *, spark_conf: str | None = None) -> dict:
-    """Run a job and return its report (the published `report.json` plus `output.commit`).
+    """Run a job and return its report: the published `report.json`, and beside it `commit` and `speed`.
 
-    Raises ValueError for what is wrong with the configuration or the sources, before Spark starts; PublishError,
-    QualityError or LedgerError when nothing could be published, with the repository unchanged.
+    `speed` is of this call alone: seconds of packing, samples and image bytes a second, shards that an earlier attempt
+    had finished. Raises ValueError for what is wrong with the configuration or the sources, before Spark starts;
+    PublishError, QualityError or LedgerError when nothing could be published, with the repository unchanged.
     """
     spark = active_session(spark)  # what it cannot run on is said first
     processor = fetch(config.processor.path, config.processor.revision)
     vision_unit = _check_budgets(config, processor)
-    repository = publish.Repository(config.output.repo, config.output.retry_seconds)
-    repository.check_token()
-    sources = [pin(source, f"sources.{i}") for i, source in enumerate(config.sources)]
-    _plan(config, sources, repository.read_head())  # what is wrong is said before a repository is made
-    head = repository.create(config.output.private)
+    output = _output(config)
+    output.check_token()
+    sources = [pin(source, f"sources.{i}", config.output.retry_seconds) for i, source in enumerate(config.sources)]
+    _plan(config, sources, output.read_head())  # what is wrong is said before a repository is made
+    head = output.create(config.output.private)
     plan = _plan(config, sources, head)
-    appended = read_appended(config, head, repository, processor, vision_unit)
-    spark = get_session(spark_conf, spark)
-    samples = functools.reduce(lambda a, b: a.unionByName(b), [read(spark, s, config.shards.seed) for s in sources])
-    work = ShardWork(_settings(config, sources), processor, plan, repository.upload)
-    shards = sorted(collect(pack_shards(samples, work), len(plan.paths)), key=lambda shard: shard["shard"])
-    for source in sources:
-        check_unchanged(source)
-    ledger = report.Ledger.merge(from_ipc(shard["ledger"]) for shard in shards)
-    ledger.check(sources)
-    empty = contract.QUARANTINE_SCHEMA.empty_table()
-    quarantine = pa.concat_tables([empty, *(from_ipc(shard["quarantine"]) for shard in shards)])
-    ledger.check_quarantine(config.quality.max_quarantine_fraction, quarantine)
+    fingerprints = Run(
+        run_fingerprint(config, sources, processor),
+        shards_fingerprint(config, sources, processor, plan),
+        len(plan.paths),
+    )
+    if is_appended(config, head, fingerprints.run):
+        return _published(output, head.commit)
+    appended = read_appended(config, head, output, processor, vision_unit)
+    draft = output.draft(head, fingerprints)
+    if draft.published:
+        return _published(output, draft.published)
+    work = ShardWork(_settings(config, sources), processor, plan, output.upload)
+    shards, speed = _pack(config, sources, work, draft, fingerprints, spark, spark_conf)
     publication = Publication(
         config=config,
         sources=sources,
@@ -78,13 +88,66 @@ def run(config: Config, spark: SparkSession | None = None, *, spark_conf: str | 
         head=head,
         appended=appended,
         shards=shards,
-        ledger=ledger,
+        ledger=_ledger(config, sources, shards),
         vision_unit=vision_unit,
     )
-    return publication.publish(repository)
+    return publication.publish(draft) | {"speed": speed}
 
 
-def _plan(config: Config, sources: Sequence[PinnedSource], head: publish.Head) -> ShardPlan:
+def _output(config: Config) -> Output:
+    """Where packs go."""
+    fields = config.output
+    return publish.Repository(
+        fields.repo, fields.retry_seconds, fields.max_operations_per_commit, fields.checkpoint_seconds
+    )
+
+
+def _published(output: Output, commit: str) -> dict:
+    """The report of a run that is published already: its end was not heard of."""
+    logger.warning("this very run is published at %s: nothing is left to do", commit)
+    return output.read_report(commit) | {"commit": commit, "speed": speed([], 0.0, 0)}
+
+
+def _pack(
+    config: Config,
+    sources: Sequence[PinnedSource],
+    work: ShardWork,
+    draft: Draft,
+    fingerprints: Run,
+    spark: SparkSession | None,
+    spark_conf: str | None,
+) -> tuple[list[dict], dict]:
+    """All shards' rows of `shards.RESULT` in the order of shards, and the speed. What the draft kept is not packed."""
+    kept = {row["shard"] for row in draft.kept}
+    missing = [shard for shard in range(len(work.plan.paths)) if shard not in kept]
+    start, packed = time.monotonic(), []
+    if missing:
+        spark = spark or get_session(spark_conf)
+        if not spark.sparkContext.master.startswith("local"):  # whose executor's log is the user's terminal
+            work = dataclasses.replace(work, run=fingerprints.run[:12])
+        samples = functools.reduce(lambda a, b: a.unionByName(b), [read(spark, s, config.shards.seed) for s in sources])
+        packed = collect(
+            samples,
+            work,
+            missing if kept else None,
+            on_finished=draft.add,
+            num_kept=len(kept),
+        )
+    rows = sorted([*draft.kept, *packed], key=lambda row: (row["shard"], row["path"]))
+    return rows, speed(packed, time.monotonic() - start, len(kept))
+
+
+def _ledger(config: Config, sources: Sequence[PinnedSource], shards: Sequence[dict]) -> report.Ledger:
+    """The shards' ledgers as one. Raises LedgerError when a row is lost, QualityError when too many are quarantined."""
+    ledger = report.Ledger.merge(from_ipc(shard["ledger"]) for shard in shards)
+    ledger.check(sources)
+    empty = contract.QUARANTINE_SCHEMA.empty_table()
+    quarantine = pa.concat_tables([empty, *(from_ipc(shard["quarantine"]) for shard in shards)])
+    ledger.check_quarantine(config.quality.max_quarantine_fraction, quarantine)
+    return ledger
+
+
+def _plan(config: Config, sources: Sequence[PinnedSource], head: Head) -> ShardPlan:
     """The run's shards. Raises ValueError for what could not be published after hours of work."""
     if not any(source.num_rows for source in sources):
         raise ConfigError(f"sources: no rows in {', '.join(source.source.name for source in sources)}")

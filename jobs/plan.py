@@ -6,7 +6,7 @@ dataset that grows is not reshuffled. Names count up and never change when files
 
 import re
 
-from jobs.publish import Head, OutputError
+from jobs.outputs import Head, OutputError
 from jobs.shards import PER_MILLION, ShardPlan
 from jobs.sources import PinnedSource
 from packing_udfs import contract

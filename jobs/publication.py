@@ -11,11 +11,12 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from jobs import adapters, card, publish, report
+from jobs import adapters, card, report
 from jobs.installed import version
+from jobs.outputs import Draft, Head, Output, OutputError
 from jobs.pages import run as run_page
 from jobs.plan import power_of_two, splits_of
-from jobs.shards import ShardPlan, from_ipc
+from jobs.shards import ShardPlan, count, from_ipc
 from jobs.sources import PinnedSource
 from packing_udfs import contract, manifest
 from packing_udfs.config import Config
@@ -26,33 +27,71 @@ VERSIONS = ("packing-udfs", "pyspark", "pyarrow", "numpy", "transformers", "toke
 
 
 def read_appended(
-    config: Config, head: publish.Head, repository: publish.Repository, processor: ProcessorFiles, vision_unit: str
+    config: Config, head: Head, output: Output, processor: ProcessorFiles, vision_unit: str
 ) -> dict[str, manifest.Manifest]:
     """The manifests that an append adds to, by split; none in a rewrite.
 
     Raises OutputError when the packs there are of another kind, or the files are not those that the manifest names.
     """
     splits = splits_of(config) if config.output.mode == "append" else []
-    before = {s: repository.read_manifest(head.commit, s) for s in splits if s in dict(head.manifests)}
+    before = {s: output.read_manifest(head.commit, s) for s in splits if s in dict(head.manifests)}
     for split, found in before.items():
         for name, ours in (("seq_len", config.pack.seq_len), ("vision_unit", vision_unit)):
             if found.info[name] != ours:
-                raise publish.OutputError(
+                raise OutputError(
                     f"output.mode: cannot append to {split}: its {name} is {found.info[name]}, not {ours}; overwrite"
                 )
         if found.info["processor"]["fingerprint"] != processor.fingerprint:
-            raise publish.OutputError(
+            raise OutputError(
                 f"output.mode: cannot append to {split}: it was packed with {found.info['processor']['name']} of "
                 "another content; overwrite"
             )
         data = {path for path in head.files_of(split) if path.startswith("data/")}
         odd = sorted(data ^ set(found.row_groups["file"].to_pylist()))
         if odd:
-            raise publish.OutputError(
+            raise OutputError(
                 f"output.mode: cannot append to {split}: {odd[0]} is in its manifest or in its folder and not in both; "
                 "repair it or overwrite"
             )
     return before
+
+
+def is_appended(config: Config, head: Head, run: str) -> bool:
+    """Whether each of its splits ends with an append of this very run: a second would add every sample twice."""
+    infos = dict(head.manifests)
+    runs = [infos[split]["runs"][-1]["run"] for split in splits_of(config) if split in infos]
+    return config.output.mode == "append" and runs == [run] * len(splits_of(config))
+
+
+def run_fingerprint(config: Config, sources: Sequence[PinnedSource], processor: ProcessorFiles) -> str:
+    """SHA-256 of all that determines the output: contract, configuration, source commits, processor."""
+    return _sha256([contract.VERSION, _plain(config), [s.commit for s in sources], processor.fingerprint])
+
+
+def shards_fingerprint(
+    config: Config, sources: Sequence[PinnedSource], processor: ProcessorFiles, plan: ShardPlan
+) -> str:
+    """SHA-256 of all that determines the shards' bytes: the same without what is decided later, and the versions.
+
+    Shards of one fingerprint may be published together, whichever attempt packed them.
+    """
+    tree = _plain(config)
+    del tree["quality"]
+    tree["output"] = {name: tree["output"][name] for name in ("repo", "split", "mode")}
+    commits = [source.commit for source in sources]
+    return _sha256([contract.VERSION, tree, commits, processor.fingerprint, plan.paths, _versions()])
+
+
+def _plain(config: Config) -> dict:
+    return config.model_dump(mode="json")
+
+
+def _versions() -> dict[str, str]:
+    return {name: version(name) for name in VERSIONS}
+
+
+def _sha256(value) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,14 +102,14 @@ class Publication:
     sources: Sequence[PinnedSource]
     processor: ProcessorFiles
     plan: ShardPlan
-    head: publish.Head
+    head: Head
     appended: Mapping[str, manifest.Manifest]
     shards: Sequence[dict]
     ledger: report.Ledger
     vision_unit: str
 
-    def publish(self, repository: publish.Repository) -> dict:
-        """Publish and return the report."""
+    def publish(self, draft: Draft) -> dict:
+        """Publish and return the report with the commit."""
         files: dict[str, bytes] = {}
         infos = {split: self._manifest(split, files) for split in splits_of(self.config)}
         quarantined = [split for split in infos if self._quarantine(split, files)]
@@ -80,29 +119,15 @@ class Publication:
         delete += [path for path in run_page.PICTURES.values() if path in self.head.paths]
         summary = report.as_markdown(result, pictures)
         files["README.md"] = self._card(infos, quarantined, set(delete), summary).encode()
-        commit = publish.publish(
-            repository,
-            self.head,
-            [shard["operation"] for shard in self.shards if shard["operation"]],
-            files,
-            delete,
-            run=self.run_fingerprint,
-            max_operations=self.config.output.max_operations_per_commit,
-        )
-        return result | {"commit": commit}
+        return result | {"commit": draft.publish(files, delete)}
 
     @functools.cached_property
     def run_fingerprint(self) -> str:
-        """SHA-256 of all that determines the output: contract, configuration, source commits, processor."""
-        text = json.dumps(
-            [contract.VERSION, self._config, [s.commit for s in self.sources], self.processor.fingerprint],
-            sort_keys=True,
-        )
-        return hashlib.sha256(text.encode()).hexdigest()
+        return run_fingerprint(self.config, self.sources, self.processor)
 
     @property
     def _config(self) -> dict:
-        return self.config.model_dump(mode="json")
+        return _plain(self.config)
 
     def _of_split(self, split: str) -> list[dict]:
         is_first = split == self.config.output.split
@@ -206,7 +231,8 @@ class Publication:
             "quarantine": self.ledger.reasons(),
             "quarantine_examples": report.examples(from_ipc(shard["quarantine"]) for shard in self.shards),
             "splits": splits,
-            "versions": {name: version(name) for name in VERSIONS},
+            "metrics": add(count(shard) for shard in self.shards),
+            "versions": _versions(),
         }
 
     def _replaced_files(self) -> list[str]:

@@ -1,71 +1,42 @@
-"""Packs to the Hub: files go up from the workers, one commit by the driver makes them a dataset.
+"""The Hub as an output: files go up from the workers, a commit by the driver makes them a dataset.
 
 Until the last step `main` is unchanged, after it everything is there: data, manifest, card, report and quarantine
-come together, in one commit where that fits the Hub's limit on operations, else through a pull request whose merge
-is the one step that counts. Each commit names the one that it was made for, so somebody else's commit in between is
+come together (`jobs.drafts`). Each commit names the one that it was made for, so somebody else's commit in between is
 an error and never overwritten, and no part of a pull request can get lost. A commit whose answer got lost is
 recognised as the one behind its parent.
 """
 
 import json
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import TypeVar
 
 import httpx2
-from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, constants, get_token
-from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, RepositoryNotFoundError
+from huggingface_hub import CommitOperationAdd, HfApi, constants, get_token
+from huggingface_hub.errors import HfHubHTTPError, RepositoryNotFoundError
+from huggingface_hub.hf_api import GitCommitInfo, RepoFile
 from huggingface_hub.utils import disable_progress_bars
-from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_exponential
 
+from jobs.drafts import PullRequestDraft
+from jobs.outputs import Head, MovedError, OutputError, PublishError, Run
+from jobs.retries import HUB_ERRORS, is_transient, one_line, retrying
 from packing_udfs import contract, manifest
 
 T = TypeVar("T")
-_TRANSIENT = (408, 429, 500, 502, 503, 504)
 _STALE = (409, 412)
-# What a request to the Hub may raise. hf_xet raises RuntimeError for what its server or the network did.
-_HUB_ERRORS = (HfHubHTTPError, httpx2.HTTPError, OSError, RuntimeError, ValueError)
 BRIEFLY = 20
 logger = logging.getLogger(__name__)
 
 
-class PublishError(RuntimeError):
-    """The Hub did not take the packs; the repository is as it was."""
-
-
-class OutputError(ValueError):
-    """An output that cannot be written to; the message names the field, the value and what to do."""
-
-
 def _is_transient(error: BaseException) -> bool:
-    if isinstance(error, HfHubHTTPError):
-        return error.response is None or error.response.status_code in _TRANSIENT
-    # A file that is not in the cache is one that the Hub could not be asked for.
-    return isinstance(
-        error, httpx2.TransportError | ConnectionError | TimeoutError | RuntimeError | LocalEntryNotFoundError
-    )
+    return is_transient(error) or (isinstance(error, RuntimeError) and not isinstance(error, HfHubHTTPError))
 
 
 def _is_stale(error: BaseException) -> bool:
     return isinstance(error, HfHubHTTPError) and getattr(error.response, "status_code", None) in _STALE
-
-
-def _retrying(seconds: float) -> Retrying:
-    return Retrying(
-        retry=retry_if_exception(_is_transient),
-        wait=wait_exponential(multiplier=0.5, max=30),
-        stop=stop_after_delay(seconds),
-        before_sleep=lambda state: logger.warning("the Hub: %s; trying again", one_line(state.outcome.exception())),
-        reraise=True,
-    )
-
-
-def one_line(error: BaseException) -> str:
-    """An error's message without the line breaks that huggingface_hub puts into it."""
-    return " ".join(str(error).split()) or type(error).__name__
 
 
 @dataclass(frozen=True)
@@ -74,14 +45,18 @@ class Repository:
 
     repo: str
     retry_seconds: float
+    max_operations: int = 100
+    """Operations in a commit at most."""
+    checkpoint_seconds: float = 600
+    """After so long, finished shards are kept in a pull request (`jobs.drafts`)."""
 
     def retry(self, call: Callable[..., T], *args, **kwargs) -> T:
         """Call what asks the Hub, again for `retry_seconds` while the Hub is busy or away."""
-        return _retrying(self.retry_seconds)(call, *args, **kwargs)
+        return retrying(self.retry_seconds, _is_transient)(call, *args, **kwargs)
 
     def retry_briefly(self, call: Callable[..., T], *args, **kwargs) -> T:
         """As `retry`, for at most BRIEFLY seconds: at the start, and when the time for retries is used up."""
-        return _retrying(min(BRIEFLY, self.retry_seconds))(call, *args, **kwargs)
+        return retrying(min(BRIEFLY, self.retry_seconds), _is_transient)(call, *args, **kwargs)
 
     def upload(self, path_in_repo: str, file: Path) -> CommitOperationAdd:
         """Upload a local file and return the operation that puts it in a commit. The file may go afterwards.
@@ -94,7 +69,7 @@ class Repository:
         operation = CommitOperationAdd(path_in_repo=path_in_repo, path_or_fileobj=str(file))
         try:
             self.retry(HfApi().preupload_lfs_files, self.repo, [operation], repo_type="dataset")
-        except _HUB_ERRORS as error:
+        except HUB_ERRORS as error:
             raise PublishError(f"upload of {path_in_repo} to {self.repo} failed: {one_line(error)}") from error
         operation.path_or_fileobj = b""
         return operation
@@ -118,7 +93,7 @@ class Repository:
                 f"output.repo: the Hub at {constants.ENDPOINT} cannot be reached: {one_line(error)}"
             ) from None
 
-    def read_head(self) -> "Head":
+    def read_head(self) -> Head:
         """What the main branch holds now; an empty Head when the repository does not exist. Raises OutputError."""
         try:
             return self.retry(self._read_head)
@@ -127,7 +102,7 @@ class Repository:
                 f"output.repo: {self.repo} cannot be read at {constants.ENDPOINT}: {one_line(error)}"
             ) from None
 
-    def _read_head(self) -> "Head":
+    def _read_head(self) -> Head:
         try:
             info = HfApi().dataset_info(self.repo)
         except RepositoryNotFoundError:
@@ -147,7 +122,7 @@ class Repository:
     def _read(self, path: str, commit: str) -> bytes:
         return Path(HfApi().hf_hub_download(self.repo, path, repo_type="dataset", revision=commit)).read_bytes()
 
-    def create(self, private: bool) -> "Head":
+    def create(self, private: bool) -> Head:
         """Make the repository when there is none, and return what it holds. Raises OutputError.
 
         What a commit would be refused for is asked here too: a repository is found without the right to write to it.
@@ -165,7 +140,59 @@ class Repository:
     def read_manifest(self, commit: str, split: str) -> manifest.Manifest:
         """The manifest of a split at a commit."""
         names = (contract.MANIFEST_JSON, contract.MANIFEST_PARQUET)
-        return manifest.load(*(self.retry(self._read, name.format(split=split), commit) for name in names))
+        return manifest.load(*(self.read(name.format(split=split), commit) for name in names))
+
+    def read_report(self, commit: str) -> dict:
+        """The published report at a commit."""
+        return json.loads(self.read("report.json", commit))
+
+    def draft(self, head: Head, run: Run) -> PullRequestDraft:
+        """The run's draft on top of `head`: a pull request where an earlier attempt left one."""
+        return PullRequestDraft.find(self, head, run)
+
+    def read(self, path: str, commit: str) -> bytes:
+        """A file at a commit."""
+        return self.retry(self._read, path, commit)
+
+    def tree(self, commit: str) -> dict[str, str]:
+        """Path → id of the content of each file at a commit: its SHA-256 for large files, else git's blob id."""
+        entries = self.retry(lambda: list(HfApi().list_repo_tree(
+            self.repo, recursive=True, revision=commit, repo_type="dataset")))  # fmt: skip
+        return {e.path: e.lfs.sha256 if e.lfs else e.blob_id for e in entries if isinstance(e, RepoFile)}
+
+    def head_of(self, revision: str) -> str:
+        """The commit that a branch or pull request is at."""
+        return self.retry(HfApi().dataset_info, self.repo, revision=revision).sha
+
+    def history(self, revision: str) -> list[GitCommitInfo]:
+        """Commits of a branch or pull request, newest first."""
+        return self.retry(HfApi().list_repo_commits, self.repo, repo_type="dataset", revision=revision)
+
+    def commit(self, operations: list, title: str, parent: str, revision: str = "main") -> str:
+        """A commit on top of `parent`, the head of `revision`; its id, also when the answer with it got lost.
+
+        Raises MovedError when `revision` is elsewhere, PublishError when the Hub keeps refusing.
+        """
+        call = HfApi().create_commit
+        where = {"repo_type": "dataset", "revision": revision, "parent_commit": parent}
+        try:
+            return self.retry(call, self.repo, operations, commit_message=title, **where).oid
+        except HUB_ERRORS as error:
+            made = self._made_on(parent, title, revision)
+            if made:
+                return made
+            if _is_stale(error):
+                raise MovedError(self.repo, parent, revision) from error
+            raise PublishError(f"commit to {self.repo} failed: {one_line(error)}") from error
+
+    def _made_on(self, parent: str, title: str, revision: str) -> str | None:
+        """The commit of this title right behind `parent`; None when there is none or the Hub gives no answer."""
+        try:
+            commits = self.retry_briefly(HfApi().list_repo_commits, self.repo, repo_type="dataset", revision=revision)
+        except HUB_ERRORS as error:
+            logger.warning("%s: what became of the commit is not known: %s", self.repo, one_line(error))
+            return None
+        return next((c.commit_id for c, b in pairwise(commits) if b.commit_id == parent and c.title == title), None)
 
 
 def _our_info(data: bytes) -> dict | None:
@@ -175,111 +202,3 @@ def _our_info(data: bytes) -> dict | None:
     except ValueError:
         return None
     return info if isinstance(info, dict) and {"contract", "run", "runs", "totals"} <= info.keys() else None
-
-
-@dataclass(frozen=True)
-class Head:
-    """What a repository holds before the run: its commit and files, or nothing."""
-
-    commit: str | None
-    paths: tuple[str, ...] = ()
-    readme: str = ""
-    manifests: tuple[tuple[str, dict], ...] = ()  # (split, info) of each manifest/{split}.json
-
-    def files_of(self, split: str) -> list[str]:
-        """Paths that belong to a split: its data, manifest and quarantine, and no other split's."""
-        folders = tuple(f"{d.format(split=split)}/" for d in (contract.DATA_DIR, contract.QUARANTINE_DIR))
-        single = [name.format(split=split) for name in (contract.MANIFEST_JSON, contract.MANIFEST_PARQUET)]
-        return [path for path in self.paths if path.startswith(folders) or path in single]
-
-
-def publish(
-    repository: Repository,
-    head: Head,
-    uploaded: Sequence[CommitOperationAdd],
-    small_files: dict[str, bytes],
-    delete: Sequence[str],
-    *,
-    run: str,
-    max_operations: int,
-) -> str:
-    """Make everything visible at once and return the new head commit.
-
-    `uploaded`: operations of `Repository.upload`; `small_files`: path → bytes; `delete`: paths to remove;
-    `run`: the run's fingerprint, for the commit's title. Raises PublishError with the repository unchanged when the
-    head has moved or the Hub keeps refusing.
-    """
-    added = [*uploaded, *(CommitOperationAdd(path, data) for path, data in sorted(small_files.items()))]
-    kept = {operation.path_in_repo for operation in added}
-    deleted = [CommitOperationDelete(path, is_folder=False) for path in sorted(set(delete) - kept)]
-    operations = [*deleted, *added]
-    title = f"Pack {len(uploaded)} shards (run {run[:12]})"
-    if len(operations) <= max_operations:
-        return _commit(repository, operations, title, head.commit)
-    parts = [operations[start : start + max_operations] for start in range(0, len(operations), max_operations)]
-    return _publish_in_parts(repository, head, parts, title)
-
-
-def _commit(repository: Repository, operations: list, title: str, parent: str, revision: str = "main") -> str:
-    """A commit on top of `parent`, the head of `revision`; its id, also when the answer with it got lost."""
-    call = HfApi().create_commit
-    where = {"repo_type": "dataset", "revision": revision, "parent_commit": parent}
-    try:
-        return repository.retry(call, repository.repo, operations, commit_message=title, **where).oid
-    except _HUB_ERRORS as error:
-        made = _made_on(repository, parent, title, revision)
-        if made:
-            return made
-        if _is_stale(error):
-            raise PublishError(_moved(repository.repo, parent)) from error
-        raise PublishError(f"commit to {repository.repo} failed: {one_line(error)}") from error
-
-
-def _made_on(repository: Repository, parent: str, title: str, revision: str) -> str | None:
-    """The commit of this title right behind `parent`; None when there is none or the Hub gives no answer."""
-    try:
-        commits = repository.retry_briefly(
-            HfApi().list_repo_commits, repository.repo, repo_type="dataset", revision=revision
-        )
-    except _HUB_ERRORS as error:
-        logger.warning("%s: what became of the commit is not known: %s", repository.repo, one_line(error))
-        return None
-    return next((c.commit_id for c, b in pairwise(commits) if b.commit_id == parent and c.title == title), None)
-
-
-def _publish_in_parts(repository: Repository, head: Head, parts: list[list], title: str) -> str:
-    """Commit the parts to a pull request, one on top of the other, and merge it; the merge's commit."""
-    api, repo = HfApi(), repository.repo
-    try:
-        request = repository.retry(api.create_pull_request, repo, title, repo_type="dataset")
-        logger.info("%d commits: through pull request %d", len(parts), request.num)
-        revision = f"refs/pr/{request.num}"
-        tip = repository.retry(api.dataset_info, repo, revision=revision).sha
-        if tip != head.commit:
-            raise PublishError(_moved(repo, head.commit))
-        for i, part in enumerate(parts, 1):
-            tip = _commit(repository, part, f"{title}, part {i} of {len(parts)}", tip, revision)
-        if repository.retry(api.dataset_info, repo).sha != head.commit:
-            raise PublishError(_moved(repo, head.commit))
-        return repository.retry(_merge, api, repo, request.num)
-    except PublishError:
-        raise
-    except _HUB_ERRORS as error:
-        raise PublishError(f"publishing to {repo} failed: {one_line(error)}") from error
-
-
-def _merge(api: HfApi, repo: str, num: int) -> str:
-    """Merge a pull request unless it is merged, as it is when an answer got lost; the merge's commit."""
-    status = api.get_discussion_details(repo, num, repo_type="dataset").status
-    if status == "draft":  # as it starts
-        api.change_discussion_status(repo, num, "open", repo_type="dataset")
-    if status != "merged":
-        api.merge_pull_request(repo, num, repo_type="dataset")
-    return api.get_discussion_details(repo, num, repo_type="dataset").merge_commit_oid
-
-
-def _moved(repo: str, commit: str | None) -> str:
-    return (
-        f"{repo}: its main branch is no longer at {commit}, where it was when the run started: somebody else "
-        "committed. Nothing was published; run the job again"
-    )

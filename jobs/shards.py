@@ -7,31 +7,54 @@ from there. Uploads are content-addressed and nothing refers to them until the d
 twice does no harm. Rejected: returning packs to a data source writer, which sends every image through the JVM again.
 """
 
+import io
 import json
+import logging
 import os
 import pickle
 import tempfile
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
 import pandas as pd
 import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark import TaskContext
+from pyspark.logger import PySparkLogger
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from jobs.partitioning import partition_keys
-from packing_udfs import shard_file
+from packing_udfs import contract, shard_file
 from packing_udfs.drawn import draw
 from packing_udfs.encode import Encoder
+from packing_udfs.metrics import add
+from packing_udfs.outcomes import LEDGER_SCHEMA
 from packing_udfs.pack import PackSettings, pack_shard
 from packing_udfs.processor import ProcessorFiles
 
-RESULT = (
-    "shard int, path string, num_bytes long, operation binary, "
-    "row_groups binary, quarantine binary, ledger binary, sums string, drawn string"
+# A finished shard as the driver is told of it: one row a file, or one without a file when it holds no pack.
+RESULT = pa.schema(
+    [
+        ("shard", pa.int32()),
+        ("path", pa.string()),  # in the repository
+        ("num_bytes", pa.int64()),  # of the file; 0 for none
+        ("num_bytes_read", pa.int64()),  # of images that the shard was given
+        ("operation", pa.binary()),  # what `upload` returned, pickled; null without a file
+        ("row_groups", pa.binary()),  # contract.MANIFEST_SCHEMA; this and the next two as `to_ipc` makes them
+        ("quarantine", pa.binary()),  # contract.QUARANTINE_SCHEMA
+        ("ledger", pa.binary()),  # outcomes.LEDGER_SCHEMA
+        ("sums", pa.string()),  # metrics.shard_sums, as JSON
+        ("drawn", pa.string()),  # packs drawn for the report, as JSON; null for none
+    ]
 )
+# Those rows in a file, without what only the process that uploaded can use, and with the file's SHA-256.
+_STORED = RESULT.remove(RESULT.get_field_index("operation")).append(pa.field("sha256", pa.string()))
+# What Spark is shown of a finished shard, to count by (`jobs.progress`).
+COUNTS = ("num_rows", "num_samples", "num_packs", "num_tokens", "num_bytes_read", "num_bytes_written")
 NUM_DRAWN = 4  # shards of a split that draw packs for the report; the first of them that has any is taken
 PER_MILLION = 1_000_000
 
@@ -62,6 +85,7 @@ class ShardWork:
     processor: ProcessorFiles
     plan: ShardPlan
     upload: Callable[[str, Path], object]  # (path in the repository, local file) -> what the commit needs
+    run: str = ""  # names the run in the executors' logs; nothing is logged without it
 
 
 def assign(samples: DataFrame, plan: ShardPlan) -> DataFrame:
@@ -81,25 +105,60 @@ def assign(samples: DataFrame, plan: ShardPlan) -> DataFrame:
     return samples.withColumn("shard", shard.cast("int"))
 
 
-def pack_shards(samples: DataFrame, work: ShardWork, num_partitions: int | None = None) -> DataFrame:
-    """One row of `RESULT` a shard that got any row. Nothing runs until the result is asked for.
+def pack_shards(
+    samples: DataFrame,
+    work: ShardWork,
+    finished: Callable[[list[dict]], object],
+    shards: Sequence[int] | None = None,
+    num_partitions: int | None = None,
+) -> DataFrame:
+    """Pack shards, all of them or those named; nothing runs until the result is asked for.
 
-    `num_partitions` is the number of shards, one a task, unless a test says otherwise; it changes no byte.
+    `finished` is called in a worker with a shard's rows of `RESULT`, `operation` pickled: an accumulator's `add`, of
+    which Spark counts one successful attempt of a task. The result has a row a shard that got any sample: its number
+    and `COUNTS`. `num_partitions` is one a shard unless a test says otherwise; it changes no byte.
     """
-    num_shards = len(work.plan.paths)
-    keys = F.array([F.lit(key) for key in partition_keys(num_shards)])
-    keyed = assign(samples, work.plan).withColumn("shard_key", F.element_at(keys, F.col("shard") + 1))
+    wanted = list(range(len(work.plan.paths))) if shards is None else sorted(shards)
+    keys = dict(zip(wanted, partition_keys(len(wanted)), strict=True))
+    key_of = F.array([F.lit(keys.get(shard)).cast("int") for shard in range(len(work.plan.paths))])
+    keyed = assign(samples, work.plan).withColumn("shard_key", F.element_at(key_of, F.col("shard") + 1))
+    if shards is not None:
+        keyed = keyed.where(F.col("shard_key").isNotNull())  # before the exchange: what is finished stays where it is
     sent = samples.sparkSession.sparkContext.broadcast(work)
 
     def pack_group(group: pd.DataFrame) -> pd.DataFrame:
-        shard = int(group["shard"].iat[0])
-        return pd.DataFrame([run_shard(shard, group.drop(columns=["shard", "shard_key"]), sent.value)])
+        start, shard = time.perf_counter(), int(group["shard"].iat[0])
+        rows = [run_shard(shard, group.drop(columns=["shard", "shard_key"]), sent.value)]
+        finished([row | {"operation": row["operation"] and pickle.dumps(row["operation"])} for row in rows])
+        counts = add(count(row) for row in rows)
+        log_shard(sent.value.run, shard, counts, time.perf_counter() - start)
+        return pd.DataFrame([{"shard": shard, **counts}])
 
     return (
-        keyed.repartition(num_partitions or num_shards, "shard_key")
+        keyed.repartition(num_partitions or len(wanted), "shard_key")
         .groupBy("shard_key")
-        .applyInPandas(pack_group, RESULT)
+        .applyInPandas(pack_group, ", ".join(["shard int", *(f"{name} long" for name in COUNTS)]))
     )
+
+
+def count(row: dict) -> dict[str, int]:
+    """`COUNTS` of one row of `RESULT`."""
+    sums = {"num_samples": 0, "num_packs": 0, "num_tokens": 0} | json.loads(row["sums"])
+    return {
+        "num_rows": sum(from_ipc(row["ledger"])["num_rows"].to_pylist()),
+        **{name: sums[name] for name in ("num_samples", "num_packs", "num_tokens")},
+        "num_bytes_read": row["num_bytes_read"],
+        "num_bytes_written": row["num_bytes"],
+    }
+
+
+def log_shard(run: str, shard: int, counts: dict[str, int], seconds: float) -> None:
+    """One JSON line in the executor's log (its stderr): where time went, and which attempts there were."""
+    if run:
+        log, context = PySparkLogger.getLogger("packing"), TaskContext.get()
+        log.setLevel(logging.INFO)
+        attempt = context.attemptNumber() if context else 0
+        log.info("shard packed", run=run, shard=shard, attempt=attempt, seconds=round(seconds, 3), **counts)
 
 
 def run_shard(shard: int, samples: pd.DataFrame, work: ShardWork) -> dict:
@@ -109,6 +168,7 @@ def run_shard(shard: int, samples: pd.DataFrame, work: ShardWork) -> dict:
         "shard": shard,
         "path": work.plan.paths[shard],
         "num_bytes": 0,
+        "num_bytes_read": _image_bytes(samples),
         "operation": None,
         "row_groups": None,
         "quarantine": to_ipc(packed.quarantine),
@@ -124,8 +184,14 @@ def run_shard(shard: int, samples: pd.DataFrame, work: ShardWork) -> dict:
             row_groups = shard_file.write_shard(str(file), row["path"], packed.row_groups())
             row["num_bytes"] = file.stat().st_size
             row["row_groups"] = to_ipc(row_groups)
-            row["operation"] = pickle.dumps(work.upload(row["path"], file))
+            row["operation"] = work.upload(row["path"], file)
     return row
+
+
+def _image_bytes(samples: pd.DataFrame) -> int:
+    """Bytes of all images of a shard's rows."""
+    images = (image for of_row in samples["images"] if of_row is not None for image in of_row)
+    return sum(len(image["bytes"]) for image in images if image and image["bytes"])
 
 
 def _local_folder(shard: int) -> str | None:
@@ -146,7 +212,7 @@ def _encoder(processor: ProcessorFiles, train_on: str) -> Encoder:
 def to_ipc(table: pa.Table) -> bytes:
     """A small table as Arrow IPC bytes."""
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
+    with pa.ipc.new_stream(sink, table.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
         writer.write_table(table)
     return sink.getvalue().to_pybytes()
 
@@ -154,3 +220,31 @@ def to_ipc(table: pa.Table) -> bytes:
 def from_ipc(data: bytes) -> pa.Table:
     """The table of `to_ipc`."""
     return pa.ipc.open_stream(data).read_all()
+
+
+def empty_row(shard: int, path: str) -> dict:
+    """The row of a shard that got no sample and so was no group of Spark's: it is finished too."""
+    return {
+        "shard": shard,
+        "path": path,
+        "num_bytes": 0,
+        "num_bytes_read": 0,
+        "operation": None,
+        "row_groups": None,
+        "quarantine": to_ipc(contract.QUARANTINE_SCHEMA.empty_table()),
+        "ledger": to_ipc(LEDGER_SCHEMA.empty_table()),
+        "sums": json.dumps({}),
+        "drawn": None,
+    }
+
+
+def dump_rows(rows: Iterable[dict]) -> bytes:
+    """Rows of `RESULT` as a Parquet file without `operation`, each with its file's `sha256` (hex, None without one)."""
+    buffer = io.BytesIO()
+    pq.write_table(pa.Table.from_pylist(list(rows), schema=_STORED), buffer, compression="zstd")
+    return buffer.getvalue()
+
+
+def load_rows(data: bytes) -> list[dict]:
+    """The rows of `dump_rows`."""
+    return pq.read_table(io.BytesIO(data)).to_pylist()

@@ -28,6 +28,7 @@ from jobs.adapters.copies import with_copies
 from jobs.huggingface_source import HuggingFace
 from jobs.pinned import PinnedSource, SourceError, SourceFile
 from jobs.repaired_reader import RepairedReader, path_in_repo, plain_schema, row_files
+from jobs.retries import retrying
 from jobs.row_counts import CountError, count_rows
 from packing_udfs.config import Source, is_folder
 
@@ -37,13 +38,18 @@ FOOTER_BLOCK = 1 << 16  # bytes read at once from a file's end; a footer rarely 
 _DATASETS_ERRORS = (DatasetsError, FileNotFoundError, ValueError, RuntimeError, IndexError, pa.ArrowException)
 
 
-def pin(source: Source, field: str) -> PinnedSource:
+def pin(source: Source, field: str, retry_seconds: float = 20) -> PinnedSource:
     """Resolve a source's revision to a commit, find its files, choose its adapter and count its rows.
 
-    `field` names the source in messages (`sources.0`). Raises SourceError.
+    `field` names the source in messages (`sources.0`); a Hub that is busy or away is asked again for `retry_seconds`.
+    Raises SourceError.
     """
     if is_folder(source.repo):
         return path_source.pin(source, field)
+    return retrying(retry_seconds)(_pin, source, field)
+
+
+def _pin(source: Source, field: str) -> PinnedSource:
     commit, licenses = _commit(source, field)
     try:
         _check_config_and_split(source, field, commit)

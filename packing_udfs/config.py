@@ -232,6 +232,8 @@ class Output(_Model):
     """Whether a repository that has to be made is private."""
     max_operations_per_commit: int = Field(100, ge=2)
     """Files in a commit at most; above it, commits go to a pull request that is merged last."""
+    checkpoint_seconds: float = Field(600, ge=0)
+    """How often finished shards are kept in a pull request, from which a run that died goes on; 0 is at once."""
     retry_seconds: float = Field(300, ge=0)
     """How long an upload or a commit is tried again, with backoff, while the Hub is busy or away."""
 

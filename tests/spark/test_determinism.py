@@ -52,7 +52,7 @@ def test_the_udf_on_spark_equals_the_plain_function(samples, shard_work, packed,
         shuffled = group.drop(columns="shard").sample(frac=1.0, random_state=shard)  # a shuffle promises no order
         plain.append(run_shard(int(shard), shuffled, work))
     by_path = {row["path"]: row for row in plain}
-    on_spark = collect(pack_shards(samples, work), 4)
+    on_spark = collect(samples, work)
     assert len(on_spark) == 4
     for row in on_spark:
         expected = by_path[row["path"]]
@@ -64,20 +64,20 @@ def test_the_udf_on_spark_equals_the_plain_function(samples, shard_work, packed,
 
 @pytest.mark.parametrize("num_partitions", [1, 2, 5])
 def test_number_of_partitions_changes_no_byte(samples, shard_work, packed, api, num_partitions):
-    rows = collect(pack_shards(samples, shard_work[1], num_partitions), num_partitions)
+    rows = collect(samples, shard_work[1], num_partitions=num_partitions)
     published = {path: oid for path, oid in files_of(api, "user/packed").items() if path.startswith("data/")}
     assert digests(rows) == published
 
 
 def test_one_exchange_carries_the_images(samples, shard_work):
-    plan = pack_shards(samples, shard_work[1])._jdf.queryExecution().executedPlan().toString()
+    plan = pack_shards(samples, shard_work[1], print)._jdf.queryExecution().executedPlan().toString()
     assert plan.count("Exchange") == 1, plan
     assert "FlatMapGroupsInPandas" in plan
 
 
 def test_each_shard_is_a_task_of_its_own(samples, shard_work):
     _, work = shard_work
-    keyed = pack_shards(samples, work)
+    keyed = pack_shards(samples, work, lambda rows: None)
     sizes = keyed.rdd.glom().map(len).collect()
     assert sizes == [1, 1, 1, 1]
 

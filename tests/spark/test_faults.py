@@ -92,8 +92,8 @@ def test_somebody_elses_commit_in_between_is_not_overwritten(run_demo, api, monk
     repo = f"user/contested-{max_operations}"
     collect = pack.collect
 
-    def collect_while_another_commits(*args):
-        rows = collect(*args)
+    def collect_while_another_commits(*args, **kwargs):
+        rows = collect(*args, **kwargs)
         operation = CommitOperationAdd("notes.txt", b"mine")
         api.create_commit(repo, [operation], commit_message="notes", repo_type="dataset")
         return rows

@@ -1,0 +1,110 @@
+"""What a run needs of the place that it writes to, whatever that is; `jobs.publish` is the Hub's.
+
+    check_token, read_head, create      before Spark starts: what is there, and may it be written to
+    upload                              in a worker: one finished file; nothing refers to it yet
+    draft                               in the driver: what has been finished, kept until all of it is published
+
+Until `Draft.publish` the place shows what it showed before, from then on all of the run.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from packing_udfs import contract, manifest
+
+
+class PublishError(RuntimeError):
+    """The output did not take the packs; what it shows is as it was."""
+
+
+class MovedError(PublishError):
+    """Somebody else committed to what a commit was made for."""
+
+    def __init__(self, repo: str, commit: str | None, revision: str = "main"):
+        where = "its main branch" if revision == "main" else revision
+        super().__init__(
+            f"{repo}: {where} is no longer at {commit}, where it was when the run started: somebody else committed. "
+            "Nothing was published; run the job again"
+        )
+
+
+class OutputError(ValueError):
+    """An output that cannot be written to; the message names the field, the value and what to do."""
+
+
+@dataclass(frozen=True)
+class Head:
+    """What an output holds before the run: its commit and files, or nothing."""
+
+    commit: str | None
+    paths: tuple[str, ...] = ()
+    readme: str = ""
+    manifests: tuple[tuple[str, dict], ...] = ()  # (split, info) of each manifest/{split}.json
+
+    def files_of(self, split: str) -> list[str]:
+        """Paths that belong to a split: its data, manifest and quarantine, and no other split's."""
+        folders = tuple(f"{d.format(split=split)}/" for d in (contract.DATA_DIR, contract.QUARANTINE_DIR))
+        single = [name.format(split=split) for name in (contract.MANIFEST_JSON, contract.MANIFEST_PARQUET)]
+        return [path for path in self.paths if path.startswith(folders) or path in single]
+
+
+@dataclass(frozen=True)
+class Run:
+    """How a run is known: `shards` determines every byte of every shard, `run` all that is published.
+
+    Both are hex digests. They differ by what is decided after packing, as the largest share of a quarantine is: a run
+    that failed of it goes on from its shards under another limit.
+    """
+
+    run: str
+    shards: str
+    num_shards: int
+
+
+class Draft(Protocol):
+    """A run's finished shards between packing and publishing. Its methods raise PublishError."""
+
+    published: str | None
+    """The commit of this very run when an earlier attempt came that far; nothing is left to do then."""
+
+    kept: Sequence[dict]
+    """Rows of `shards.RESULT`, `operation` None, of shards that an earlier attempt finished; their files are here."""
+
+    def add(self, rows: Sequence[dict]) -> None:
+        """Take finished shards, all rows of a shard in one call; it may store some of them now."""
+
+    def publish(self, files: Mapping[str, bytes], delete: Sequence[str]) -> str:
+        """Show everything at once and return the new commit.
+
+        `files`: path → bytes of the small files; `delete`: paths to remove, unless they were written too.
+        """
+
+    def close(self, reason: str) -> None:
+        """Give the draft up: no later run can use it."""
+
+
+class Output(Protocol):
+    """A place for packed datasets. Errors of the user's are OutputError. It is pickled with a shard's work."""
+
+    def check_token(self) -> None:
+        """Refuse early what a write would refuse late."""
+
+    def read_head(self) -> Head:
+        """What is there now; an empty Head for nothing."""
+
+    def create(self, private: bool) -> Head:
+        """Make the place when there is none, check that it can be written to, and return what it holds."""
+
+    def read_manifest(self, commit: str, split: str) -> manifest.Manifest:
+        """The manifest of a split at a commit."""
+
+    def read_report(self, commit: str) -> dict:
+        """The published report at a commit."""
+
+    def upload(self, path_in_repo: str, file: Path) -> object:
+        """Send a local file from a worker and return, picklable, what `Draft.add` needs to store it as `operation`."""
+
+    def draft(self, head: Head, run: Run) -> Draft:
+        """The run's draft on top of `head`, an earlier attempt's where there is one."""

@@ -1,0 +1,283 @@
+"""Finished shards in a pull request: whenever a run dies, the next one keeps them and ends in the same files."""
+
+import copy
+import json
+import math
+
+import pytest
+from huggingface_hub import CommitOperationAdd, HfApi
+
+from jobs import drafts
+from jobs.drafts import Pace, PullRequestDraft
+from jobs.outputs import MovedError, PublishError, Run
+from jobs.publish import Repository
+from jobs.shards import dump_rows, empty_row, load_rows
+
+pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=<:DeprecationWarning")
+
+NUM_SHARDS = 5
+RUN = Run(run="1" * 64, shards="2" * 64, num_shards=NUM_SHARDS)
+OTHER = Run(run="3" * 64, shards="4" * 64, num_shards=NUM_SHARDS)
+FILES = {"report.json": b"{}", "manifest/train.json": b'{"run": 1}', "manifest/train.parquet": b"PAR1"}
+OLD = [f"data/train/{i:05d}.parquet" for i in range(8)]  # of a run of eight shards before
+
+
+def path(shard: int) -> str:
+    return f"data/train/{shard:05d}.parquet"
+
+
+@pytest.fixture(scope="module")
+def api(session_hub) -> HfApi:
+    return HfApi()
+
+
+@pytest.fixture(scope="module")
+def rows(api, tmp_path_factory) -> list[dict]:
+    """A finished shard each, uploaded once: the store keeps a content for all repositories."""
+    repository = made(api, "user/draft-uploads")
+    folder = tmp_path_factory.mktemp("shards")
+    found = []
+    for shard in range(NUM_SHARDS):
+        file = folder / f"{shard}.parquet"
+        file.write_bytes(f"shard {shard}".encode() * 100)
+        operation = repository.upload(path(shard), file)
+        found.append(empty_row(shard, path(shard)) | {"num_bytes": 700, "operation": operation})
+    return found
+
+
+@pytest.fixture(autouse=True)
+def no_faults_left(session_hub):
+    yield
+    session_hub.faults.clear()
+
+
+def made(api: HfApi, repo: str, **fields) -> Repository:
+    """A repository with what an earlier run left."""
+    api.create_repo(repo, repo_type="dataset")
+    old = [CommitOperationAdd(path, f"old {path}".encode()) for path in ("notes.txt", "manifest/train.json", *OLD)]
+    api.create_commit(repo, old, commit_message="old", repo_type="dataset")
+    return Repository(repo, 0, **{"max_operations": 3, "checkpoint_seconds": math.inf} | fields)
+
+
+def attempt(repository: Repository, rows: list[dict], run: Run = RUN) -> tuple[str, list[int]]:
+    """What a job does: its commit, and the shards that it had to pack."""
+    draft = repository.draft(repository.read_head(), run)
+    if draft.published:
+        return draft.published, []
+    kept, packed = {row["shard"] for row in draft.kept}, []
+    for row in rows:
+        if row["shard"] not in kept:
+            draft.add([copy.deepcopy(row)])
+            packed.append(row["shard"])
+    return draft.publish(FILES, OLD), packed
+
+
+def files_of(api: HfApi, repo: str) -> dict[str, str]:
+    info = api.dataset_info(repo, files_metadata=True)
+    return {s.rfilename: s.lfs.sha256 if s.lfs else s.blob_id for s in info.siblings}
+
+
+def requests_of(api: HfApi, repo: str) -> list[tuple[str, str]]:
+    """(status, run's part of the title) of each pull request, oldest first."""
+    found = sorted(api.get_repo_discussions(repo, repo_type="dataset"), key=lambda one: one.num)
+    return [(one.status, one.title.partition("run ")[2][:1]) for one in found]
+
+
+@pytest.fixture(scope="module")
+def expected(api, rows) -> dict[str, str]:
+    """The files of a run that nothing stops."""
+    repository = made(api, "user/draft-whole")
+    commit, packed = attempt(repository, rows)
+    assert packed == list(range(NUM_SHARDS))
+    assert api.dataset_info(repository.repo).sha == commit
+    files = files_of(api, repository.repo)
+    assert set(files) == {".gitattributes", "notes.txt", *FILES, *map(path, range(NUM_SHARDS))}
+    assert requests_of(api, repository.repo) == [("merged", "1")]
+    return files
+
+
+# The requests of that run that change something: the pull request, three parts, what is left in commits of three
+# operations (three deletions; three small files; the sidecars), opening it, merging it.
+CHANGES = ["pull request", "part 1", "part 2", "part 3", "rest 1", "rest 2", "done", "open", "merge"]
+KEPT = [0, 0, 2, 4, 5, 5, 5, 5, 5]
+
+
+@pytest.mark.parametrize("step", range(len(CHANGES)), ids=CHANGES)
+def test_a_run_that_dies_before_a_step_goes_on_from_what_it_kept(session_hub, api, rows, expected, step):
+    repository = made(api, f"user/draft-dies-{step}")
+    before = files_of(api, repository.repo)
+    dead = session_hub.inject(method="POST", path="/commit/|/discussions", skip=step, times=None, reset="before")
+    with pytest.raises(PublishError):
+        attempt(repository, rows)
+    session_hub.faults.clear()
+    assert dead.hits
+    assert files_of(api, repository.repo) == before
+    commit, packed = attempt(repository, rows)
+    assert packed == list(range(KEPT[step], NUM_SHARDS))
+    assert files_of(api, repository.repo) == expected
+    assert api.dataset_info(repository.repo).sha == commit
+    assert requests_of(api, repository.repo) == [("merged", "1")]
+
+
+def test_no_step_is_missing_above(session_hub, api, rows, expected):
+    repository = made(api, "user/draft-steps")
+    dead = session_hub.inject(method="POST", path="/commit/|/discussions", skip=len(CHANGES), times=None, reset="before")
+    attempt(repository, rows)
+    assert (dead.skip, dead.hits) == (0, 0)
+
+
+def test_a_run_that_died_behind_its_merge_has_nothing_left_to_do(session_hub, api, rows, expected):
+    repository = made(api, "user/draft-lost-merge")
+    session_hub.inject(route="merge_pull_request", reset="after")
+    session_hub.inject(route="get_discussion", skip=2, times=None, reset="before")
+    with pytest.raises(PublishError):
+        attempt(repository, rows)
+    session_hub.faults.clear()
+    merged = api.dataset_info(repository.repo).sha
+    assert files_of(api, repository.repo) == expected
+    assert attempt(repository, rows) == (merged, [])
+    assert attempt(repository, rows, OTHER)[1] == list(range(NUM_SHARDS))  # another run packs
+
+
+@pytest.mark.parametrize("route", ["create_discussion", "commit", "change_status", "merge_pull_request"])
+def test_a_lost_answer_is_no_second_step(session_hub, api, rows, expected, route):
+    repository = made(api, f"user/draft-lost-{route}", checkpoint_seconds=0)
+    lost = session_hub.inject(route=route, reset="after")
+    patient = Repository(repository.repo, 20, 3, 0)
+    assert attempt(patient, rows)[1] == list(range(NUM_SHARDS))
+    session_hub.faults.clear()
+    assert lost.hits == 1
+    assert files_of(api, repository.repo) == expected
+    assert requests_of(api, repository.repo) == [("merged", "1")]
+
+
+def test_a_small_quick_run_is_one_commit(api, rows, expected):
+    repository = made(api, "user/draft-small", max_operations=100)
+    commit, _ = attempt(repository, rows)
+    assert files_of(api, repository.repo) == expected
+    titles = [one.title for one in api.list_repo_commits(repository.repo, repo_type="dataset")]
+    assert titles == [f"Pack 5 shards (run {'1' * 12})", "old", "initial commit"]
+    assert api.dataset_info(repository.repo).sha == commit
+    assert requests_of(api, repository.repo) == []
+
+
+def test_shards_are_stored_when_their_time_has_come(api, rows, expected):
+    """A clock that advances by 4 s a shard, checkpoints every 10 s: after the third shard."""
+    repository = made(api, "user/draft-slow", max_operations=100, checkpoint_seconds=10)
+    now = [0.0]
+    draft = PullRequestDraft(repository, repository.read_head(), RUN, Pace(lambda: now[0], pytest.fail))
+    for row in rows:
+        now[0] += 4
+        draft.add([copy.deepcopy(row)])
+    draft.publish(FILES, OLD)
+    revision = "refs/pr/1"
+    titles = [one.title for one in api.list_repo_commits(repository.repo, repo_type="dataset", revision=revision)]
+    assert [title.rpartition(", ")[2] for title in titles[:3]] == ["done", "part 2", "part 1"]
+    commits = api.list_repo_commits(repository.repo, repo_type="dataset", revision=revision)
+    stored = load_rows(repository.read(".packing/00001.parquet", commits[2].commit_id))
+    assert [row["shard"] for row in stored] == [0, 1, 2]
+    assert files_of(api, repository.repo) == expected
+
+
+def test_shards_of_several_files_are_kept_whole(session_hub, api, rows):
+    """Five files of one shard, in commits of three operations; its sidecar comes with the last."""
+    repository = made(api, "user/draft-wide")
+    shard = [row | {"shard": 0} for row in rows]
+    draft = repository.draft(repository.read_head(), RUN)
+    session_hub.inject(route="commit", skip=2, times=None, reset="before")
+    with pytest.raises(PublishError):
+        draft.add(copy.deepcopy(shard))
+    session_hub.faults.clear()
+    again = repository.draft(repository.read_head(), RUN)
+    assert again.kept == []
+    again.add(copy.deepcopy(shard))
+    kept = repository.draft(repository.read_head(), RUN).kept
+    assert [(row["shard"], row["path"]) for row in kept] == [(0, path(i)) for i in range(NUM_SHARDS)]
+    assert again.publish(FILES, OLD) == api.dataset_info(repository.repo).sha
+
+
+def begin(repository: Repository, rows: list[dict], run: Run = RUN) -> PullRequestDraft:
+    """A run that stopped after two shards."""
+    draft = repository.draft(repository.read_head(), run)
+    for row in rows[:2]:
+        draft.add([copy.deepcopy(row)])
+    return draft
+
+
+def test_a_pull_request_for_another_head_is_closed(api, rows, expected):
+    repository = made(api, "user/draft-stale")
+    begin(repository, rows)
+    begin(repository, rows, OTHER)
+    api.create_commit(repository.repo, [CommitOperationAdd("new.txt", b"new")], commit_message="n", repo_type="dataset")
+    assert attempt(repository, rows)[1] == list(range(NUM_SHARDS))
+    assert requests_of(api, repository.repo) == [("closed", "1"), ("closed", "3"), ("merged", "1")]
+    comment = api.get_discussion_details(repository.repo, 1, repo_type="dataset").events[-2]
+    assert "cannot be merged" in comment.content
+
+
+def test_another_runs_and_other_peoples_pull_requests_are_left_alone(api, rows, expected, monkeypatch):
+    repository = made(api, "user/draft-foreign")
+    begin(repository, rows, OTHER)
+    api.create_pull_request(repository.repo, "Fix a typo", repo_type="dataset")
+    begin(repository, rows)
+    monkeypatch.setattr(HfApi, "whoami", lambda self: {"name": "somebody"})
+    draft = repository.draft(repository.read_head(), RUN)
+    assert draft.kept == []
+    monkeypatch.undo()
+    assert attempt(repository, rows)[1] == [2, 3, 4]
+    assert [status for status, _ in requests_of(api, repository.repo)] == ["draft", "draft", "merged"]
+
+
+@pytest.mark.parametrize("change", ["another file", "a shard's file"])
+def test_what_the_run_did_not_make_is_not_published(api, rows, expected, change):
+    repository = made(api, f"user/draft-changed-{len(change)}")
+    begin(repository, rows)
+    if change == "another file":
+        operation, title = CommitOperationAdd("virus.py", b"import this"), "Update"
+    else:
+        operation, title = CommitOperationAdd(path(1), b"PAR1 another"), repository.history("refs/pr/1")[0].title
+    api.create_commit(repository.repo, [operation], commit_message=title, repo_type="dataset", revision="refs/pr/1")
+    packed = attempt(repository, rows)[1]
+    assert packed == (list(range(NUM_SHARDS)) if change == "another file" else [1, 2, 3, 4])
+    assert files_of(api, repository.repo) == expected
+
+
+def test_a_main_branch_that_moved_closes_the_pull_request(api, rows):
+    repository = made(api, "user/draft-moved")
+    draft = begin(repository, rows)
+    api.create_commit(repository.repo, [CommitOperationAdd("new.txt", b"new")], commit_message="n", repo_type="dataset")
+    with pytest.raises(MovedError, match="somebody else committed"):
+        draft.publish(FILES, OLD)
+    assert requests_of(api, repository.repo) == [("closed", "1")]
+
+
+def test_the_same_shards_may_be_published_under_another_limit(api, rows, expected):
+    """`run` differs and `shards` does not: the quarantine's limit was raised."""
+    repository = made(api, "user/draft-limit")
+    begin(repository, rows)
+    assert attempt(repository, rows, Run(run="5" * 64, shards=RUN.shards, num_shards=NUM_SHARDS))[1] == [2, 3, 4]
+    assert requests_of(api, repository.repo) == [("merged", "5")]
+
+
+def test_no_more_commits_an_hour_than_the_hub_takes(monkeypatch):
+    monkeypatch.setattr(drafts, "COMMITS_AN_HOUR", 3)
+    now, slept = [0.0], []
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        now[0] += seconds
+
+    pace = Pace(lambda: now[0], sleep)
+    for _ in range(3):
+        pace.begin()
+        now[0] += 10
+    assert pace.seconds_to_wait() == 3570
+    for _ in range(4):
+        pace.begin()
+    assert slept == [3570, 10, 10, 3580]
+
+
+def test_rows_come_back_without_what_could_run_code(rows):
+    row = empty_row(7, "data/x.parquet") | {"num_bytes": 3, "row_groups": b"abc", "sums": json.dumps({"num_packs": 2})}
+    stored = row | {"sha256": "ab", "operation": copy.deepcopy(rows[0]["operation"])}
+    assert load_rows(dump_rows([stored])) == [{n: v for n, v in stored.items() if n != "operation"}]
