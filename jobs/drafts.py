@@ -292,6 +292,14 @@ class PullRequestDraft:
             logger.warning("pull request %d of %s stays open: %s", num, self.repository.repo, one_line(error))
 
 
+def num_commits(num_shards: int, num_small_files: int, num_deleted: int, max_operations: int) -> int:
+    """Commits that a run of one file a shard takes at least: one, or the parts, what is left, and the merge."""
+    rest = num_small_files + num_deleted
+    if num_shards + rest <= max_operations:
+        return 1
+    return -(-num_shards // (max_operations - 1)) + -(-(rest + 1) // max_operations) + 1
+
+
 def _operations(rows: Sequence[dict]) -> list[CommitOperationAdd]:
     return [row["operation"] for row in rows if row["operation"]]
 

@@ -60,7 +60,7 @@ def run(config: Config, spark: SparkSession | None = None, *, spark_conf: str | 
     """
     spark = active_session(spark)  # what it cannot run on is said first
     processor = fetch(config.processor.path, config.processor.revision)
-    vision_unit = _check_budgets(config, processor)
+    vision_unit = check_budgets(config, processor)
     output = _output(config)
     output.check_token()
     sources = [pin(source, f"sources.{i}", config.output.retry_seconds) for i, source in enumerate(config.sources)]
@@ -78,7 +78,7 @@ def run(config: Config, spark: SparkSession | None = None, *, spark_conf: str | 
     draft = output.draft(head, fingerprints)
     if draft.published:
         return _published(output, draft.published)
-    work = ShardWork(_settings(config, sources), processor, plan, output.upload)
+    work = ShardWork(settings(config, sources), processor, plan, output.upload)
     shards, speed = _pack(config, sources, work, draft, fingerprints, spark, spark_conf)
     publication = Publication(
         config=config,
@@ -88,7 +88,7 @@ def run(config: Config, spark: SparkSession | None = None, *, spark_conf: str | 
         head=head,
         appended=appended,
         shards=shards,
-        ledger=_ledger(config, sources, shards),
+        ledger=ledger_of(config, sources, shards),
         vision_unit=vision_unit,
     )
     return publication.publish(draft) | {"speed": speed}
@@ -137,7 +137,7 @@ def _pack(
     return rows, speed(packed, time.monotonic() - start, len(kept))
 
 
-def _ledger(config: Config, sources: Sequence[PinnedSource], shards: Sequence[dict]) -> report.Ledger:
+def ledger_of(config: Config, sources: Sequence[PinnedSource], shards: Sequence[dict]) -> report.Ledger:
     """The shards' ledgers as one. Raises LedgerError when a row is lost, QualityError when too many are quarantined."""
     ledger = report.Ledger.merge(from_ipc(shard["ledger"]) for shard in shards)
     ledger.check(sources)
@@ -155,7 +155,7 @@ def _plan(config: Config, sources: Sequence[PinnedSource], head: Head) -> ShardP
     return plan_shards(config, sources, head)
 
 
-def _check_budgets(config: Config, processor: ProcessorFiles) -> str:
+def check_budgets(config: Config, processor: ProcessorFiles) -> str:
     """Refuse budgets that no image fits, and name the unit of vision cost."""
     encoder = Encoder(processor.load(), config.pack.train_on)
     image = encoder.expand((64, 64))
@@ -167,7 +167,8 @@ def _check_budgets(config: Config, processor: ProcessorFiles) -> str:
     return encoder.family.vision_unit
 
 
-def _settings(config: Config, sources: Sequence[PinnedSource] = ()) -> PackSettings:
+def settings(config: Config, sources: Sequence[PinnedSource] = ()) -> PackSettings:
+    """How the run's shards are packed."""
     return PackSettings(
         **config.pack.model_dump(),
         num_packs_per_row_group=config.shards.num_packs_per_row_group,

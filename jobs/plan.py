@@ -1,16 +1,20 @@
-"""Which shards a run writes and where, known before anything is read.
+"""Which shards a run writes and where, known before anything is read; `python -m jobs.plan` says what else to expect.
 
 The number of shards is a power of two from the sources' bytes, and a rewrite keeps the number it finds, so that a
 dataset that grows is not reshuffled. Names count up and never change when files are added.
 """
 
+import argparse
+import json
+import logging
 import re
+import sys
 
 from jobs.outputs import Head, OutputError
 from jobs.shards import PER_MILLION, ShardPlan
 from jobs.sources import PinnedSource
 from packing_udfs import contract
-from packing_udfs.config import GIB, Config, ConfigError
+from packing_udfs.config import GIB, Config, ConfigError, describe, load
 
 FILES_PER_FOLDER = 5_000  # the Hub allows 10,000; half of it leaves room for what users add
 MAX_FILES = 100_000  # in a repository
@@ -85,3 +89,39 @@ def _next_index(head: Head, split: str) -> int:
     paths = [path for path in head.files_of(split) if not path.startswith("manifest/")]
     names = [re.fullmatch(r".*/(\d+)\.parquet", path) for path in paths]
     return max((int(name[1]) + 1 for name in names if name), default=0)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Command line; returns the exit code."""
+    from jobs.forecast import as_text, forecast  # it needs the functions above
+
+    parser = argparse.ArgumentParser(
+        prog="python -m jobs.plan",
+        description="What a job would make and need, from a sample of its sources. Needs no Spark and writes nothing.",
+        epilog="Fields of the configuration, as in jobs.pack:\n" + "\n".join(describe()),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--config", required=True, help="YAML file with the fields below")
+    parser.add_argument("--global-batch-size", type=int, default=32, help="packs in a training step (%(default)s)")
+    parser.add_argument("--num-executors", type=int, default=1, help="that share the shuffle's disk (%(default)s)")
+    parser.add_argument("--max-rows", type=int, default=4096, help="rows to read, about (%(default)s)")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="override a field, as in pack.seq_len=8192")
+    args = parser.parse_intermixed_args(argv)
+    logging.basicConfig(format="%(levelname)s %(name)s: %(message)s")
+    try:
+        found = forecast(
+            load(args.config, args.overrides),
+            max_rows=args.max_rows,
+            global_batch_size=args.global_batch_size,
+            num_executors=args.num_executors,
+        )
+    except ValueError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    print(json.dumps(found, indent=1, sort_keys=True, ensure_ascii=False) if args.json else as_text(found))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -89,7 +89,7 @@ class RepairedReader(DataSourceReader):
 
     def _tables(self, partition: Slice) -> Iterator[pa.Table]:
         if self.is_parquet:
-            return self._parquet(self.files[partition.file])
+            return self._parquet(partition)
         if self.is_folder:
             file = self.files[partition.file]
             fs = HfFileSystem(token=self.token)
@@ -99,14 +99,19 @@ class RepairedReader(DataSourceReader):
             return shard.select_columns(self.columns).with_format("arrow").iter(BATCH_ROWS)
         return self._examples(iter(shard.select_columns(self.columns).decode(False)), partition)
 
-    def _parquet(self, address: str) -> Iterator[pa.Table]:
-        fs = HfFileSystem(token=self.token)
-        with fs.open(address.removeprefix("hf://"), cache_type="none") as file:
+    def _parquet(self, partition: Slice) -> Iterator[pa.Table]:
+        fs, address = HfFileSystem(token=self.token), self.files[partition.file].removeprefix("hf://")
+        with fs.open(address, cache_type="none") as file:
             parquet = pq.ParquetFile(file, pre_buffer=True)
             columns = [name for name in self.columns if name in parquet.schema_arrow.names]
-            for row_groups, num_rows in _reads(parquet.metadata):
+            stop = parquet.metadata.num_rows if partition.stop is None else partition.stop
+            for row_groups, at, num_rows in _reads(parquet.metadata, partition.start, stop):
                 for batch in parquet.iter_batches(num_rows, row_groups=row_groups, columns=columns, use_threads=False):
-                    yield table_cast(pa.Table.from_batches([batch]), self.features.arrow_schema)
+                    first, last = max(0, partition.start - at), min(len(batch), stop - at)
+                    at += len(batch)
+                    if first < last:
+                        table = pa.Table.from_batches([batch.slice(first, last - first)])
+                        yield table_cast(table, self.features.arrow_schema)
 
     def _examples(self, rows: Iterator[dict], partition: Slice) -> Iterator[pa.Table]:
         num_read = 0
@@ -135,17 +140,21 @@ def path_in_repo(address: str) -> str:
     return re.sub(r"^hf://datasets/[^/]+/[^/]+@[^/]+/", "", address)
 
 
-def _reads(metadata: pq.FileMetaData) -> Iterator[tuple[list[int], int]]:
-    """Row groups to read together, and the rows of a batch that has about BATCH_BYTES."""
-    row_groups, num_bytes, num_rows = [], 0, 0
+def _reads(metadata: pq.FileMetaData, start: int, stop: int) -> Iterator[tuple[list[int], int, int]]:
+    """Row groups with rows in [start, stop): those to read together, their first row, rows of about BATCH_BYTES."""
+    row_groups, num_bytes, num_rows, at = [], 0, 0, 0
     for i in range(metadata.num_row_groups):
         group = metadata.row_group(i)
-        if row_groups and num_bytes + group.total_byte_size > READ_BYTES:
-            yield row_groups, _batch_rows(num_bytes, num_rows)
+        is_wanted = at < stop and at + group.num_rows > start
+        if row_groups and (not is_wanted or num_bytes + group.total_byte_size > READ_BYTES):
+            yield row_groups, at - num_rows, _batch_rows(num_bytes, num_rows)
             row_groups, num_bytes, num_rows = [], 0, 0
-        row_groups, num_bytes, num_rows = [*row_groups, i], num_bytes + group.total_byte_size, num_rows + group.num_rows
+        if is_wanted:
+            row_groups, num_bytes = [*row_groups, i], num_bytes + group.total_byte_size
+            num_rows += group.num_rows
+        at += group.num_rows
     if num_rows:
-        yield row_groups, _batch_rows(num_bytes, num_rows)
+        yield row_groups, at - num_rows, _batch_rows(num_bytes, num_rows)
 
 
 def _batch_rows(num_bytes: int, num_rows: int) -> int:

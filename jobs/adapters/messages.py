@@ -24,9 +24,9 @@ from jobs.adapters.expressions import placeholders as placeholder_parts
 from jobs.huggingface_source import FILE, ROW
 from packing_udfs.config import Source
 
-_ROLES = {"human": "user", "gpt": "assistant"}
+ROLES = {"human": "user", "gpt": "assistant"}
 # Types of parts, of chat templates and of OpenAI's two APIs, as the chat-template form names them.
-_TYPES = {
+TYPES = {
     **dict.fromkeys(("text", "input_text", "output_text"), "text"),
     **dict.fromkeys(("image", "image_url", "input_image"), "image"),
     **dict.fromkeys(("video", "video_url", "input_video"), "video"),
@@ -159,14 +159,14 @@ def _is_content(kind) -> bool:
 def _role(role: Column) -> Column:
     lower = F.lower(role)
     named = F.when(lower.isNull(), None)
-    for theirs, ours in _ROLES.items():
+    for theirs, ours in ROLES.items():
         named = named.when(lower == theirs, ours)
     return named.otherwise(lower)
 
 
 def _part(kind: Column, text: Column) -> Column:
     named = F.when(kind.isNull(), None)
-    for theirs, ours in _TYPES.items():
+    for theirs, ours in TYPES.items():
         named = named.when(kind == theirs, ours)
     named = named.otherwise(kind)
     return part(named, F.when(named == "text", text))

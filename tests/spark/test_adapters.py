@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from jobs import adapters
+from jobs.adapters.plain import PlainSample, to_sample
 from jobs.repaired_reader import FILE, ROW
 from packing_udfs.config import Source
 from packing_udfs.contract import SAMPLE_SCHEMA
@@ -32,9 +33,17 @@ def samples(spark, table: pa.Table, **given) -> list:
     assert sorted(rows.columns) == sorted(SAMPLE_SCHEMA.names)
     found = sorted(rows.collect(), key=lambda row: row.row)
     assert [row.row for row in found] == list(range(len(table)))
-    for row in found:
+    for row, in_python in zip(found, table.to_pylist(), strict=True):
         assert (row.messages is None) == (row.reason is not None)
+        assert plain_of(row) == to_sample(in_python, adapter, source)
     return found
+
+
+def plain_of(row) -> PlainSample:
+    """A row that Spark made, as the plain adapters make it."""
+    values = row.asDict(recursive=True)
+    images = values["images"] and [i and {**i, "bytes": i["bytes"] and bytes(i["bytes"])} for i in values["images"]]
+    return PlainSample(values["messages"], images, values["reason"], values["num_turns_dropped"])
 
 
 def said(row) -> list[tuple]:

@@ -31,7 +31,7 @@ def shard_work(source):
     parsed = config.parse(demo_tree("user/packed"))
     pinned = [pin(s, f"sources.{i}") for i, s in enumerate(parsed.sources)]
     plan = plan_shards(parsed, pinned, publish.Head(None))
-    return pinned, ShardWork(pack._settings(parsed), fetch(parsed.processor.path), plan, keep_digest)
+    return pinned, ShardWork(pack.settings(parsed), fetch(parsed.processor.path), plan, keep_digest)
 
 
 @pytest.fixture(scope="module")

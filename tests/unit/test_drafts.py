@@ -121,7 +121,9 @@ def test_a_run_that_dies_before_a_step_goes_on_from_what_it_kept(session_hub, ap
 
 def test_no_step_is_missing_above(session_hub, api, rows, expected):
     repository = made(api, "user/draft-steps")
-    dead = session_hub.inject(method="POST", path="/commit/|/discussions", skip=len(CHANGES), times=None, reset="before")
+    dead = session_hub.inject(
+        method="POST", path="/commit/|/discussions", skip=len(CHANGES), times=None, reset="before"
+    )
     attempt(repository, rows)
     assert (dead.skip, dead.hits) == (0, 0)
 
