@@ -19,9 +19,11 @@ import numpy as np
 import pandas as pd
 
 from jobs.adapters.plain import PlainSample, to_sample
+from jobs.path_source import FolderReader
+from jobs.pinned import PinnedSource
 from jobs.repaired_reader import FILE, ROW, RepairedReader, Slice
 from jobs.report import Ledger
-from jobs.sources import PinnedSource, open_reader
+from jobs.sources import open_reader
 from packing_udfs import shard_file
 from packing_udfs.config import Source
 from packing_udfs.encode import Encoder
@@ -29,6 +31,7 @@ from packing_udfs.order import permutation
 from packing_udfs.outcomes import LEDGER_SCHEMA
 from packing_udfs.pack import PackSettings, pack_shard
 
+Reader = RepairedReader | FolderReader
 BLOCK_ROWS = 128
 NUM_FILES = 16  # of a source that are opened, where only first rows can be read
 
@@ -64,9 +67,11 @@ def draw_blocks(
             return
 
 
-def _choose(reader: RepairedReader, pinned: PinnedSource, num_rows: int, key: tuple[int, ...]) -> list[Slice]:
+def _choose(
+    reader: RepairedReader | FolderReader, pinned: PinnedSource, num_rows: int, key: tuple[int, ...]
+) -> list[Slice]:
     in_files = [file.num_rows for file in pinned.files]
-    if not (reader.is_parquet or reader.is_folder):
+    if not _is_random(reader):
         files = permutation(len(in_files), *key)[:NUM_FILES].tolist()
         share = -(-num_rows // max(1, len(files)))
         in_files = [min(share, n) if i in files else 0 for i, n in enumerate(in_files)]
@@ -76,9 +81,14 @@ def _choose(reader: RepairedReader, pinned: PinnedSource, num_rows: int, key: tu
     return [parts[i] for i in np.sort(chosen).tolist()]
 
 
-def _read(reader: RepairedReader, part: Slice) -> Iterator[list[dict]]:
+def _is_random(reader: Reader) -> bool:
+    """Whether rows anywhere in a file can be read without those before."""
+    return isinstance(reader, RepairedReader) and (reader.is_parquet or reader.is_folder)
+
+
+def _read(reader: Reader, part: Slice) -> Iterator[list[dict]]:
     """Rows of a slice with their provenance; of a file without random access by reading on from its start."""
-    if reader.is_parquet or reader.is_folder:
+    if _is_random(reader):
         for batch in reader.read(part):
             yield batch.to_pylist()
         return

@@ -29,11 +29,12 @@ from jobs.blocks import Block, draw_blocks
 from jobs.drafts import COMMITS_AN_HOUR, num_commits
 from jobs.outputs import Head
 from jobs.pack import check_budgets, settings
+from jobs.pinned import PinnedSource
 from jobs.plan import plan_shards, splits_of
 from jobs.publish import Repository
 from jobs.sampling import share_out
 from jobs.shards import ShardPlan
-from jobs.sources import PinnedSource, pin
+from jobs.sources import pin
 from packing_udfs import knapsack, metrics
 from packing_udfs.config import Config, ConfigError
 from packing_udfs.encode import Encoder

@@ -32,12 +32,13 @@ from pyspark.sql import SparkSession
 from jobs import card, publish, report
 from jobs.java import JavaError
 from jobs.outputs import Draft, Head, Output, PublishError, Run
+from jobs.pinned import PinnedSource, SourceError
 from jobs.plan import plan_shards
 from jobs.progress import SPARK_ERRORS, LostRowsError, WorkerError, collect, speed, worker_error
 from jobs.publication import Publication, is_appended, read_appended, run_fingerprint, shards_fingerprint
 from jobs.session import active_session, get_session
 from jobs.shards import ShardPlan, ShardWork, from_ipc
-from jobs.sources import PinnedSource, check_unchanged, pin, read
+from jobs.sources import check_unchanged, pin, read
 from packing_udfs import contract
 from packing_udfs.config import Config, ConfigError, describe, load
 from packing_udfs.encode import Encoder
@@ -68,9 +69,9 @@ def run(config: Config, spark: SparkSession | None = None, *, spark_conf: str | 
     head = output.create(config.output.private)
     plan = _plan(config, sources, head)
     fingerprints = Run(
-        run_fingerprint(config, sources, processor),
-        shards_fingerprint(config, sources, processor, plan),
-        len(plan.paths),
+        run=run_fingerprint(config, sources, processor),
+        shards=shards_fingerprint(config, sources, processor, plan),
+        num_shards=len(plan.paths),
     )
     if is_appended(config, head, fingerprints.run):
         return _published(output, head.commit)
@@ -79,7 +80,7 @@ def run(config: Config, spark: SparkSession | None = None, *, spark_conf: str | 
     if draft.published:
         return _published(output, draft.published)
     work = ShardWork(settings(config, sources), processor, plan, output.upload)
-    shards, speed = _pack(config, sources, work, draft, fingerprints, spark, spark_conf)
+    shards, how_fast = _pack(config, sources, work, draft, fingerprints, spark, spark_conf)
     publication = Publication(
         config=config,
         sources=sources,
@@ -91,7 +92,7 @@ def run(config: Config, spark: SparkSession | None = None, *, spark_conf: str | 
         ledger=ledger_of(config, sources, shards),
         vision_unit=vision_unit,
     )
-    return publication.publish(draft) | {"speed": speed}
+    return publication.publish(draft) | {"speed": how_fast}
 
 
 def _output(config: Config) -> Output:
@@ -122,7 +123,7 @@ def _pack(
     missing = [shard for shard in range(len(work.plan.paths)) if shard not in kept]
     start, packed = time.monotonic(), []
     if missing:
-        spark = spark or get_session(spark_conf)
+        spark = get_session(spark_conf, spark)
         if not spark.sparkContext.master.startswith("local"):  # whose executor's log is the user's terminal
             work = dataclasses.replace(work, run=fingerprints.run[:12])
         samples = functools.reduce(lambda a, b: a.unionByName(b), [read(spark, s, config.shards.seed) for s in sources])
@@ -133,6 +134,12 @@ def _pack(
             on_finished=draft.add,
             num_kept=len(kept),
         )
+    for source in sources:
+        try:
+            check_unchanged(source)
+        except SourceError:
+            draft.close("A source changed while it was read.")
+            raise
     rows = sorted([*draft.kept, *packed], key=lambda row: (row["shard"], row["path"]))
     return rows, speed(packed, time.monotonic() - start, len(kept))
 

@@ -28,11 +28,11 @@ from jobs.demo.__main__ import DEMO
 from jobs.local_hub import LocalHub
 from jobs.outputs import Run
 from jobs.pack import ledger_of
+from jobs.pinned import PinnedSource, SourceFile
 from jobs.plan import plan_shards
 from jobs.publication import Publication
 from jobs.publish import Repository
 from jobs.shards import count, empty_row, to_ipc
-from jobs.sources import PinnedSource, SourceFile
 from packing_udfs import config, contract
 from packing_udfs.metrics import add
 from packing_udfs.outcomes import LEDGER_SCHEMA

@@ -196,6 +196,7 @@ BAD_VALUES = {
     "output.mode=replace": "'replace' is refused: Input should be 'overwrite' or 'append'",
     "output.retry_seconds=.inf": "inf is refused: Input should be a finite number",
     "output.retry_seconds=-1": at_least(0, -1),
+    "output.checkpoint_seconds=-1": at_least(0, -1),
     "output.max_operations_per_commit=1": at_least(2, 1),
     "processor.trust_remote_code=true": "True is refused: Input should be False",
     "processor.path=''": "'' is refused: String should have at least 1 character",
