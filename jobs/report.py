@@ -15,6 +15,7 @@ import json
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +31,7 @@ from packing_udfs.outcomes import LEDGER_SCHEMA, NOT_SAMPLED
 
 _OUTCOMES = ("rows", "copies", "packed", "quarantined", "duplicates", "not_sampled")
 NUM_EXAMPLES = 3  # of each reason in the report
+MERGED_AT_ONCE = 256  # ledgers
 _COUNTS = tuple(name for name in LEDGER_SCHEMA.names if name.startswith("num_"))
 
 
@@ -49,12 +51,11 @@ class Ledger:
 
     @classmethod
     def merge(cls, tables: Iterable[pa.Table]) -> "Ledger":
-        """Add up the ledgers of shards."""
-        keys = ["source", "outcome", "reason"]
-        merged = pa.concat_tables([LEDGER_SCHEMA.empty_table(), *tables]).group_by(keys, use_threads=False)
-        summed = merged.aggregate([(name, "sum") for name in _COUNTS])
-        table = summed.rename_columns([name.removesuffix("_sum") for name in summed.column_names])
-        return cls(table.select(LEDGER_SCHEMA.names).cast(LEDGER_SCHEMA).sort_by([(key, "ascending") for key in keys]))
+        """Add up the ledgers of shards, MERGED_AT_ONCE at a time: ten thousand of them have millions of rows."""
+        merged, tables = LEDGER_SCHEMA.empty_table(), iter(tables)
+        while some := list(islice(tables, MERGED_AT_ONCE)):
+            merged = _summed(pa.concat_tables([merged, *some]))
+        return cls(merged)
 
     def count(self, column: str = "num_rows", **where: str) -> int:
         """Sum of a column over the rows that match: `count(source="a", outcome="packed")`."""
@@ -87,15 +88,28 @@ class Ledger:
         num_rows = self.count() - self.count(outcome=NOT_SAMPLED)
         quarantined = self.count(outcome="quarantined")
         if quarantined > max_fraction * num_rows:
-            first = {row["reason"]: row for row in reversed(quarantine.to_pylist())}
             lines = [
-                f"  {count:>10,}  {reason:<20} {_place(first.get(reason))}"
+                f"  {count:>10,}  {reason:<20} {_place(_first(quarantine, reason))}"
                 for reason, count in sorted(self.reasons().items())
             ]
             raise QualityError(
                 f"quality.max_quarantine_fraction: {quarantined} of {num_rows} rows ({quarantined / num_rows:.1%}) "
                 f"are quarantined, more than {max_fraction:.1%}; nothing was published\n" + "\n".join(lines)
             )
+
+
+def _summed(ledgers: pa.Table) -> pa.Table:
+    """One row for each source, outcome and reason, sorted."""
+    keys = ["source", "outcome", "reason"]
+    summed = ledgers.group_by(keys, use_threads=False).aggregate([(name, "sum") for name in _COUNTS])
+    table = summed.rename_columns([name.removesuffix("_sum") for name in summed.column_names])
+    return table.select(LEDGER_SCHEMA.names).cast(LEDGER_SCHEMA).sort_by([(key, "ascending") for key in keys])
+
+
+def _first(quarantine: pa.Table, reason: str) -> dict | None:
+    """The first row with a reason."""
+    at = pc.index(quarantine["reason"], reason).as_py()
+    return quarantine.slice(at, 1).to_pylist()[0] if at >= 0 else None
 
 
 def _place(row: dict | None) -> str:
@@ -136,7 +150,7 @@ def totals(row_groups: pa.Table) -> dict[str, int]:
         "num_row_groups": row_groups.num_rows,
         "num_packs": sum(row_groups["num_rows"].to_pylist()),
         **{name: sum(row_groups[name].to_pylist()) for name in names},
-        "vision_cost": sum(map(sum, row_groups["vision_cost"].to_pylist())),
+        "vision_cost": pc.sum(pc.list_flatten(row_groups["vision_cost"])).as_py() or 0,
     }
 
 
