@@ -29,6 +29,7 @@ from jobs.blocks import Block, draw_blocks
 from jobs.drafts import COMMITS_AN_HOUR, num_commits
 from jobs.outputs import Head
 from jobs.pack import check_budgets, settings
+from jobs.pages.run import PICTURES
 from jobs.pinned import PinnedSource
 from jobs.plan import plan_shards, splits_of
 from jobs.publish import Repository
@@ -51,6 +52,8 @@ MAX_FILE_BYTES = 50_000_000_000  # of one file on the Hub
 MAX_OPERATIONS = 100  # in a commit, that the Hub promises to take in time
 VIEWER_BYTES = 300_000_000  # of a row group that the Hub's viewer reads
 WORKER_BYTES, WORKER_SHARDS = 400_000_000, 3.5  # memory of a Python worker: so much, and its shard so often
+
+ALWAYS = ("README.md", "report.json", "report.html", *PICTURES.values())  # a run's files beside its splits'
 
 # Salts of the draws.
 _BLOCKS, _BOOTSTRAP, _SHARDS, _RATIOS = range(4)
@@ -219,7 +222,7 @@ def describe(
     num_packs = packs(samples, config, plan, sums)
     shards = len(plan.paths)
     quarantine = metrics.add(block.quarantine for sample in samples for block in sample.blocks)
-    num_small = 2 + len(splits_of(config)) * (3 if quarantine else 2)
+    num_small = len(ALWAYS) + len(splits_of(config)) * (3 if quarantine else 2)
     replaced = [p for s in splits_of(config) for p in head.files_of(s)] if config.output.mode == "overwrite" else []
     num_deleted = len(set(replaced) - set(plan.paths))
     commits = num_commits(shards, num_small, num_deleted, config.output.max_operations_per_commit)

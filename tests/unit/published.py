@@ -1,12 +1,12 @@
 """The demo as the job publishes it, in a folder, without Spark or a Hub."""
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from unittest import mock
 
-from jobs import pack, publish, report
+from jobs import pack, report
 from jobs.adapters.finevision import FineVision
+from jobs.outputs import Head
 from jobs.pinned import PinnedSource, SourceFile
 from jobs.plan import plan_shards
 from jobs.publication import Publication
@@ -23,14 +23,14 @@ def publish_demo(folder: Path, *overrides: str, rows: Sequence[dict] | None = No
     settings = config.load(CONF, [f"processor.path={DEMO / 'processor'}", *overrides])
     rows = demo_rows() if rows is None else rows
     sources = [_pinned(source, rows) for source in settings.sources]
-    plan = plan_shards(settings, sources, publish.Head(None))
+    plan = plan_shards(settings, sources, Head(None))
     processor = fetch(settings.processor.path)
 
     def keep(path: str, file: Path) -> None:
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(file, folder / path)
 
-    work = ShardWork(pack._settings(settings), processor, plan, keep)
+    work = ShardWork(pack.settings(settings), processor, plan, keep)
     of_shard = _by_shard(rows, plan)
     shards = [run_shard(shard, as_spark_gives(of_shard[shard]), work) for shard in sorted(of_shard)]
     publication = Publication(
@@ -38,21 +38,27 @@ def publish_demo(folder: Path, *overrides: str, rows: Sequence[dict] | None = No
         sources=sources,
         processor=processor,
         plan=plan,
-        head=publish.Head(None),
+        head=Head(None),
         appended={},
         shards=shards,
         ledger=report.Ledger.merge(from_ipc(shard["ledger"]) for shard in shards),
         vision_unit="tiles",
     )
 
-    def write(repository, head, uploaded, small_files, delete, *, run, max_operations) -> str:
-        for path, data in small_files.items():
-            (folder / path).parent.mkdir(parents=True, exist_ok=True)
-            (folder / path).write_bytes(data)
-        return "0" * 40
+    return publication.publish(FolderDraft(folder))
 
-    with mock.patch.object(publish, "publish", write):
-        return publication.publish(publish.Repository(settings.output.repo, 0))
+
+class FolderDraft:
+    """Publishes into a folder, where the shards' files are."""
+
+    def __init__(self, folder: Path):
+        self._folder = folder
+
+    def publish(self, files: Mapping[str, bytes], delete: Sequence[str]) -> str:
+        for path, data in files.items():
+            (self._folder / path).parent.mkdir(parents=True, exist_ok=True)
+            (self._folder / path).write_bytes(data)
+        return "0" * 40
 
 
 def _by_shard(rows: Sequence[dict], plan: ShardPlan) -> dict[int, list[dict]]:
