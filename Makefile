@@ -7,6 +7,7 @@ BIN := $(VENV)/bin
 #   make setup PIP_ARGS="--extra-index-url https://download.pytorch.org/whl/cpu"
 PIP_ARGS ?=
 BENCH ?=
+KILLS ?= 1000
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -41,7 +42,11 @@ fmt: setup ## format the code
 
 bench: setup ## the benchmarks; one: make bench BENCH=packing
 	$(BIN)/pip install --quiet --disable-pip-version-check $(PIP_ARGS) -c constraints.txt -e '.[bench]'
+	$(BIN)/pip install --quiet --disable-pip-version-check --upgrade --no-deps --target $(VENV)/peers -r tests/bench/peers.txt
 	$(BIN)/python -m tests.bench $(BENCH)
+
+soak: setup ## kill and resume the reader a thousand times, prints what was lost; other: make soak KILLS=100
+	$(BIN)/python -W ignore -m tests.reader.soak --kills $(KILLS)
 
 compare: setup ## padding and packing side by side, drawn on the demo: artifacts/compare/
 	$(BIN)/python -m jobs.demo.compare --out artifacts/compare
@@ -60,4 +65,4 @@ dist: setup ## the archive that Spark's workers unpack: dist/packing-env.tar.gz;
 clean: ## remove what the other targets made
 	rm -rf $(VENV) env .local_hub artifacts compare .pytest_cache .hypothesis .ruff_cache build dist *.egg-info
 
-.PHONY: help setup run test test-slow lint fmt bench compare hub cluster dist clean
+.PHONY: help setup run test test-slow lint fmt bench soak compare hub cluster dist clean

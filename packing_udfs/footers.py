@@ -1,6 +1,7 @@
 """A manifest for packs that have none, from the footers of their files.
 
-For repositories that were copied without their manifest. It costs one request a file at every start, eight at a time,
+For repositories that were copied without their manifest, and for what `datasets` makes of packs (map, filter,
+push_to_hub: the same columns, other files). It costs one request a file at every start, eight at a time,
 and knows less: not what a pack costs in image work (the order balances nothing), nor which processor it was made with
 (nothing is checked). Rejected: refusing such data, which is whole; reading it all to know the costs.
 """
@@ -27,13 +28,14 @@ class MissingManifestWarning(UserWarning):
 
 
 def manifest_from_footers(source: Source, split: str) -> Manifest:
-    """A manifest of the files below `data/{split}`: where row groups lie and how many packs they have.
+    """A manifest of the files below `data/{split}`, or of `data/{split}-….parquet` as `datasets` writes them: where row
+    groups lie and how many packs they have.
 
     Its fingerprint is the SHA-256 of paths, sizes and footers. Warns MissingManifestWarning. Raises FileNotFoundError
     without files, ContractError for files of another kind.
     """
     folder = contract.DATA_DIR.format(split=split)
-    files = source.list_files(folder)
+    files = [file for file in source.list_files("data") if file[0].startswith((f"{folder}/", f"{folder}-"))]
     if not files:
         raise FileNotFoundError(
             f"{source.name}: neither {contract.MANIFEST_JSON.format(split=split)} nor {folder}/*.parquet is there: "
@@ -87,6 +89,6 @@ def _row(metadata: pq.FileMetaData, index: int, path: str, num_bytes: int, foote
 
 
 def _longest(row_group: pq.RowGroupMetaData) -> int:
-    """Tokens of the longest pack, from the statistics that every file of the contract has."""
+    """Tokens of the longest pack, from the statistics of its column."""
     columns = [row_group.column(i) for i in range(row_group.num_columns)]
     return next(column.statistics.max for column in columns if column.path_in_schema == "num_tokens")

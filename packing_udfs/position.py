@@ -13,13 +13,30 @@ and the order of batches does not depend on their number.
 import logging
 from collections.abc import Iterator
 from contextlib import closing
+from typing import TypedDict
 
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
 log = logging.getLogger(__name__)
 
-STATE_VERSION = 1
+STATE_VERSION = 2
+
+
+class State(TypedDict):
+    """A position in the order of packs, the same on every rank: what `PackedDataset.state_dict` gives."""
+
+    version: int  # STATE_VERSION
+    fingerprint: str  # SHA-256 of the manifest
+    order_version: int
+    global_batch_size: int
+    seed: int
+    shuffle: bool
+    balance: bool
+    end: str
+    epoch: int
+    step: int  # the next one
+    lane: int  # of the rank's lanes of that step, those that are done: 0 except between micro-batches
 
 
 class StateError(ValueError):
@@ -175,8 +192,6 @@ class StepDataset(IterableDataset):
         raise NotImplementedError
 
     def _state(self, epoch: int, done: int) -> dict:
-        """`step` of `epoch` is next; `lane` of the rank's lanes of that step are done, which is 0 except between the
-        micro-batches of a step. The same on every rank."""
         step, micro_batches = divmod(min(done, len(self)), self.micro_batches_per_step)
         return {**self._identity(), "epoch": epoch, "step": step, "lane": micro_batches * self._micro_batch_size}
 

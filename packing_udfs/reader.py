@@ -23,6 +23,7 @@ row group), a shuffle buffer (its content would have to be in every checkpoint).
 
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from typing import Literal
@@ -31,7 +32,7 @@ import numpy as np
 import torch
 
 from packing_udfs import collate, contract, manifest
-from packing_udfs.fetch import HubSource, open_source
+from packing_udfs.fetch import BLOCK_SIZE, RANGE_SIZE, HubSource, open_source
 from packing_udfs.footers import manifest_from_footers
 from packing_udfs.order import ORDER_VERSION, Order, manifest_order
 from packing_udfs.position import STATE_VERSION, StateError, StepDataset
@@ -49,22 +50,28 @@ class PackedDataset(StepDataset):
         in long runs: a resumed run finds the data that it left.
     global_batch_size: packs a step over all ranks; a multiple of world_size.
     micro_batch_size: packs in a batch; the rank's whole part of a step when None. It must divide that, and the number
-        of micro-batches is the number of DataLoader workers that can be busy.
+        of micro-batches is the number of DataLoader workers that can be busy: a batch is made by one worker, and two
+        workers that made every other step would both read every row group. More workers say that they are idle.
     rank, world_size: from torch.distributed where it is initialised, else 0 of 1. Environment variables are not read.
     seed, shuffle: which order; shuffle=False is stored order.
+    balance: the packs of a step cost about the same image work, in every lane. False mixes packs of all costs in each
+        step, and the ranks of a step then wait for the one with the most images.
     end: what becomes of the fewer than global_batch_size packs that an epoch leaves: "drop" (see `dropped`), or "pad"
         (one more step, filled up with packs whose labels are all -100). No rank has a step more than another.
     decode: images in the batch as "pil", as encoded "bytes", or None. With a processor there are pixels in their place.
-    processor: the model's processor, whose image processor makes the batch's pixel_values: its folder or Hub
-        repository, whose files must be those that the dataset was packed with, to the byte; or a loaded one, which is
-        compared with that one, setting by setting.
+    processor: the model's processor, whose image processor makes the batch's pixel_values, as its folder or Hub
+        repository; the files must be those that the dataset was packed with, to the byte.
     blank: give a batch without images a small blank one in its padding, so that every step runs the vision tower:
         sharded training would hang otherwise. Needs the processor.
     mrope: position_ids by the rule of Qwen2-VL and its successors (`packing_udfs.positions`). Needs the processor.
     pad_token_id: what fills input_ids behind the last sample.
     prefetch: row groups fetched ahead beyond those in use, a process; as many as it has lanes when None, so that the
         next cycle is there when this one ends. Less saves memory.
+    range_size: bytes of one request at most (128 MiB: a row group is one request, unless it is huge).
+    block_size: bytes taken from a connection at a time (1 MiB); in between it is seen whether the reader was left.
     retry_seconds: how long a request is tried again without a byte coming, before FetchError reaches the loop.
+    verify: hold every page to its checksum, so that one flipped bit in an image is an error with an address. It takes
+        a third of the processor time of reading bytes; pyarrow does not do it by default.
 
     Batches are dicts: see `packing_udfs.collate.collate`, and `state`: the position after the batch, a few integers.
     The Hub's token is taken from where huggingface_hub finds it (HF_TOKEN) and kept nowhere.
@@ -85,14 +92,18 @@ class PackedDataset(StepDataset):
         world_size: int | None = None,
         seed: int = 0,
         shuffle: bool = True,
+        balance: bool = True,
         end: Literal["drop", "pad"] = "drop",
         decode: Literal["pil", "bytes"] | None = "pil",
-        processor=None,
+        processor: str | None = None,
         blank: bool = False,
         mrope: bool = False,
         pad_token_id: int = 0,
         prefetch: int | None = None,
+        range_size: int = RANGE_SIZE,
+        block_size: int = BLOCK_SIZE,
         retry_seconds: float = 600.0,
+        verify: bool = True,
     ):
         rank, world = _rank_and_world(rank, world_size)
         num_lanes, over = divmod(global_batch_size, world)
@@ -110,12 +121,21 @@ class PackedDataset(StepDataset):
             raise ValueError(f"end={end!r}: must be 'drop' or 'pad'")
         if prefetch is not None and prefetch < 0:
             raise ValueError(f"prefetch={prefetch}: must be at least 0")
+        if min(range_size, block_size) < 1:
+            raise ValueError(f"range_size={range_size}, block_size={block_size}: must be at least 1")
         if processor is None and (blank or mrope):
             raise ValueError(f"blank={blank}, mrope={mrope}: both need the processor")
         super().__init__(rank, num_lanes, micro)
-        self._order_options = {"global_batch_size": global_batch_size, "seed": seed, "shuffle": shuffle, "end": end}
-        self._prefetch = prefetch
-        self._source = open_source(repo_or_path, revision, retry_seconds=retry_seconds)
+        self._order_options = {
+            "global_batch_size": global_batch_size,
+            "seed": seed,
+            "shuffle": shuffle,
+            "balance": balance,
+            "end": end,
+        }
+        self._prefetch, self._verify = prefetch, verify
+        io = {"retry_seconds": retry_seconds, "range_size": range_size, "block_size": block_size}
+        self._source = open_source(repo_or_path, revision, **io)
         self.manifest = _load_manifest(self._source, split, together=world_size is None)
         num_packs = self.manifest.num_packs
         self.num_steps = num_packs // global_batch_size if end == "drop" else -(-num_packs // global_batch_size)
@@ -124,7 +144,7 @@ class PackedDataset(StepDataset):
                 f"global_batch_size={global_batch_size}: {self._source.name} has {num_packs} packs in {split!r}"
             )
         if processor is not None:
-            processor = _matching(processor, self.manifest.info["processor"])
+            processor = _load_processor(processor, self.manifest.info["processor"])
         self._collate = partial(
             collate.collate,
             seq_len=self.manifest.info["seq_len"],
@@ -152,8 +172,14 @@ class PackedDataset(StepDataset):
         blocks = [(lanes[0][0], self._num_lanes)] if every == 1 else [(of_batch[0], size) for of_batch in lanes]
         step, num_lanes = first // per_step, len(mine) * size
         visits = [order.visits(step, *block) for block in blocks] if step < order.num_steps else []
-        prefetch = num_lanes if self._prefetch is None else self._prefetch
-        loader = Prefetcher(self._source, self.manifest.row_groups, visits, num_lanes, prefetch)
+        loader = Prefetcher(
+            self._source,
+            self.manifest.row_groups,
+            visits,
+            num_lanes=num_lanes,
+            prefetch=num_lanes if self._prefetch is None else self._prefetch,
+            verify=self._verify,
+        )
         try:
             for index in range(first, len(self), every):
                 step, j = divmod(index, per_step)
@@ -201,10 +227,8 @@ def _is_distributed() -> bool:
 
 def _load_manifest(source, split: str, *, together: bool) -> manifest.Manifest:
     info_path = contract.MANIFEST_JSON.format(split=split)
-    if isinstance(source, HubSource) and not source.is_pinned:
-        if together and _is_distributed():
-            _pin_together(source, info_path)
-        source.pin(info_path)
+    if together and _is_distributed() and isinstance(source, HubSource) and not source.is_pinned:
+        _pin_together(source, info_path)
     try:
         info = source.read_file(info_path)
     except FileNotFoundError:
@@ -219,15 +243,16 @@ def _pin_together(source: HubSource, path: str) -> None:
     """The same commit on all ranks, although the branch may move meanwhile: whoever comes first asks and leaves the
     answer in the job's store. No collective, which would hang where one rank alone opens a dataset."""
     store = torch.distributed.distributed_c10d._get_default_store()
-    name = f"{source.repo}@{source.revision}"
+    name = f"{source.name}@{source.revision}"
     _num_pins[name] += 1
     key = f"packing-udfs/{name}/{_num_pins[name]}"
     if store.add(f"{key}/ranks", 1) > 1:
         store.wait([key], timedelta(seconds=source.retry_seconds + 60))
-        source.revision = store.get(key).decode() or source.revision
+        source.revision = store.get(key).decode()
         return
     try:
-        source.pin(path)
+        with suppress(FileNotFoundError):
+            source.read_file(path)
     finally:
         store.set(key, source.revision)
 
@@ -240,41 +265,18 @@ def _mrope(processor):
     return rule
 
 
-def _matching(processor, packed_with: dict | None):
-    """The processor, loaded, once it is known to be the one that the dataset was packed with. Raises ProcessorError."""
-    from packing_udfs import processor as processors
+def _load_processor(path: str, packed_with: dict | None):
+    """The processor of these files. Raises ProcessorError when they are not those that the dataset was packed with."""
+    from packing_udfs import processor
 
-    if packed_with is None:  # without a manifest nobody knows
-        return processors.fetch(processor).load() if isinstance(processor, str) else processor
-    name, fingerprint = packed_with["name"], packed_with["fingerprint"]
-    path = processor if isinstance(processor, str) else name
-    files = processors.fetch(path, packed_with["revision"] or "main" if path == name else "main")
-    if files.fingerprint != fingerprint:
-        raise processors.ProcessorError(
-            f"processor: {path} has the fingerprint {files.fingerprint}, the dataset was packed with {name} "
-            f"(revision {packed_with['revision']}), fingerprint {fingerprint}: its tokens and pixels may differ; "
-            "use that one"
+    if not isinstance(path, str):
+        raise ValueError(f"processor={type(path).__name__}: must be its folder or Hub repository, as a string")
+    is_named = packed_with is not None and path == packed_with["name"]
+    files = processor.fetch(path, packed_with["revision"] or "main" if is_named else "main")
+    if packed_with is not None and files.fingerprint != packed_with["fingerprint"]:  # without a manifest nobody knows
+        raise processor.ProcessorError(
+            f"processor: {path} has the fingerprint {files.fingerprint}, the dataset was packed with "
+            f"{packed_with['name']} (revision {packed_with['revision']}), fingerprint {packed_with['fingerprint']}: "
+            "its tokens and pixels may differ; use that one"
         )
-    loaded = files.load()
-    if isinstance(processor, str):
-        return loaded
-    given, expected = _settings(processor), _settings(loaded)
-    for key in sorted({*given, *expected}):
-        if given.get(key) != expected.get(key):
-            raise processors.ProcessorError(
-                f"processor: its {key} is {given.get(key)!r:.200}, the dataset was packed with {name}, whose {key} is "
-                f"{expected.get(key)!r:.200}; use that one"
-            )
-    return processor
-
-
-def _settings(processor) -> dict:
-    """Everything about a loaded processor that tokens and pixels depend on."""
-    tokenizer = processor.tokenizer
-    backend = getattr(tokenizer, "backend_tokenizer", None)
-    return {
-        "class": type(processor).__name__,
-        "image_token": processor.image_token,
-        "tokenizer": backend.to_str() if backend else tokenizer.get_vocab(),
-        **{f"image_processor.{key}": value for key, value in processor.image_processor.to_dict().items()},
-    }
+    return files.load()

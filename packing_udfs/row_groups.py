@@ -13,10 +13,11 @@ copy, a third of all the work), `ParquetFile` over a remote file object (a reque
 
 import heapq
 import io
+import queue
 import threading
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
+from contextlib import suppress
 
 import numpy as np
 import pyarrow as pa
@@ -36,8 +37,8 @@ def parse_footer(file: str, tail: bytes) -> pq.FileMetaData:
         metadata = pq.read_metadata(pa.BufferReader(b"PAR1" + bytes(tail)))
     except (pa.ArrowException, OSError) as error:
         raise contract.ContractError(f"{file}: its footer cannot be read: {error}") from error
-    version = (metadata.metadata or {}).get(b"packing_contract", b"none").decode()
-    if version != str(contract.VERSION):
+    version = (metadata.metadata or {}).get(b"packing_contract", str(contract.VERSION).encode()).decode()
+    if version != str(contract.VERSION):  # none is named by files that other writers made of ours
         raise contract.ContractError(f"{file}: contract version {version}, this code reads {contract.VERSION}")
     if not metadata.schema.to_arrow_schema().equals(contract.PACK_SCHEMA):
         raise contract.ContractError(f"{file}: its columns are not those of the contract")
@@ -69,13 +70,14 @@ class _Range(io.RawIOBase):
         return self._data.slice(start, length)
 
 
-def read_table(data: pa.Buffer, row: dict, metadata: pq.FileMetaData) -> pa.Table:
-    """The row group that manifest row `row` describes, from its bytes. Raises ContractError that names it."""
+def read_table(data: pa.Buffer, row: dict, metadata: pq.FileMetaData, *, verify: bool = True) -> pa.Table:
+    """The row group that manifest row `row` describes, from its bytes; `verify`: hold pages to their checksums. Raises
+    ContractError that names it."""
     where = f"{row['file']} row group {row['row_group']}"
     source = _Range(data, row["offset"], row["file_bytes"])
     try:
         # pre_buffer: one call into Python for all columns, instead of one each that waits for the interpreter's lock.
-        file = pq.ParquetFile(source, metadata=metadata, pre_buffer=True, page_checksum_verification=True)
+        file = pq.ParquetFile(source, metadata=metadata, pre_buffer=True, page_checksum_verification=verify)
         table = file.read_row_group(row["row_group"], use_threads=False).combine_chunks()
         table.validate()
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
@@ -155,71 +157,82 @@ def _values(values: pa.Array) -> np.ndarray | None:
 
 
 class _Threads:
-    """Runs calls in up to `num_threads` threads, first come first served.
+    """Runs calls in `num_threads` threads, first come first served, until `stop`.
 
-    Threads end when nothing is left to do, so an iterator that somebody holds holds none, and at exit Python waits for
-    those at work only; `concurrent.futures` keeps its threads, and waits for them before `Stop` can be noticed.
+    Threads look for `stop` while they have nothing to do, so at exit Python waits for no more than a moment;
+    `concurrent.futures` waits for its threads before it is known that the main thread has ended.
     """
 
-    def __init__(self, num_threads: int, name: str):
-        self._num_threads, self._name = num_threads, name
-        self._lock = threading.Lock()
-        self._waiting: deque[tuple] = deque()
-        self._running: list[threading.Thread] = []
-        self._num_busy = 0
+    def __init__(self, num_threads: int, name: str, stop: Stop):
+        self._queue, self._stop = queue.SimpleQueue(), stop
+        # The same threads for as long as they are needed: allocators keep memory by thread, and lose it with one.
+        self._threads = [threading.Thread(target=self._work, name=name) for _ in range(num_threads)]
+        for thread in self._threads:
+            thread.start()
 
     def submit(self, call: Callable, *args) -> Future:
         future = Future()
-        with self._lock:
-            self._waiting.append((future, call, args))
-            if self._num_busy < self._num_threads:
-                self._num_busy += 1
-                thread = threading.Thread(target=self._work, name=self._name)
-                self._running = [thread, *(t for t in self._running if t.is_alive())]
-                thread.start()
+        self._queue.put((future, call, args))
         return future
 
     def join(self) -> None:
-        """Forget what has not begun and wait for the rest."""
-        with self._lock:
-            self._waiting.clear()
-        for thread in self._running:
+        """Stop, and wait for what is being done."""
+        self._stop.set()
+        for _ in self._threads:
+            self._queue.put(None)
+        for thread in self._threads:
             thread.join()
 
     def _work(self) -> None:
-        while True:
-            with self._lock:
-                if not self._waiting:
-                    self._num_busy -= 1
+        while not self._stop.is_set():
+            with suppress(queue.Empty):
+                if self._do(self._queue.get(timeout=0.2)):
                     return
-                future, call, args = self._waiting.popleft()
-            try:
-                future.set_result(call(*args))
-            except BaseException as error:  # noqa: BLE001 - handed to whoever waits
-                future.set_exception(error)
+
+    def _do(self, todo: tuple | None) -> bool:
+        """Do it; whether that was the end. A function, so that nothing keeps the result while the thread waits."""
+        if todo is None:
+            return True
+        future, call, args = todo
+        try:
+            future.set_result(call(*args))
+        except BaseException as error:  # noqa: BLE001 - handed to whoever waits
+            future.set_exception(error)
+        return False
 
 
 class Prefetcher:
     """Row groups for the steps to come. Call `advance(step)` for each step in turn, then `pack` as often as needed."""
 
     def __init__(
-        self, source: Source, manifest: pa.Table, visits: Iterable[Iterator[Visit]], num_lanes: int, prefetch: int
+        self,
+        source: Source,
+        manifest: pa.Table,
+        visits: Iterable[Iterator[Visit]],
+        *,
+        num_lanes: int,
+        prefetch: int,
+        verify: bool = True,
     ):
         """`visits`: what each block of lanes needs, as `Order.visits` gives it; `num_lanes` row groups are in use at a
-        time and `prefetch` more are fetched ahead."""
-        self._source, self._manifest = source, manifest
+        time and `prefetch` more are fetched ahead. `verify` as in `read_table`."""
+        self._source, self._manifest, self._verify = source, manifest, verify
         self._visits = heapq.merge(*visits)
         self._next = next(self._visits, None)
         self._room = num_lanes + prefetch
         self._slots: dict[int, tuple[Future, int]] = {}  # row group -> (its packs, the step after the last for them)
         self._footers: dict[str, Future] = {}
         self._stop = Stop()
-        self._threads = _Threads(source.num_threads, f"fetch {source.name}")
+        self._threads = _Threads(source.num_threads, f"fetch {source.name}", self._stop)
         self._parsing = threading.Semaphore(2)  # at a time: a row group being parsed is in memory twice
 
     def advance(self, step: int) -> None:
-        """Give up what `step` and later ones do not need, and start fetching as far ahead as there is room."""
+        """Give up what `step` and later ones do not need, and start fetching as far ahead as there is room. Raises
+        FetchError or ContractError of any row group that failed, so that the loop knows before it gets there."""
         self._slots = {group: slot for group, slot in self._slots.items() if slot[1] > step}
+        for packs, _ in self._slots.values():
+            if packs.done():
+                packs.result()
         while (visit := self._next) and (visit.step <= step or len(self._slots) < self._room):
             packs, end = self._slots.get(visit.row_group) or (self._fetch(visit.row_group), 0)
             self._slots[visit.row_group] = packs, max(end, visit.step + visit.num_steps)
@@ -231,7 +244,6 @@ class Prefetcher:
 
     def close(self) -> None:
         """End the threads and forget the row groups."""
-        self._stop.set()
         self._threads.join()
         self._slots.clear()
 
@@ -249,10 +261,10 @@ class Prefetcher:
         return parse_footer(row["file"], self._source.read(row["file"], row["footer_offset"], length, self._stop))
 
     def _load(self, row: dict, footer: Future) -> Packs:
+        metadata = footer.result()  # first: its request is the one that is led to where the file is stored
         data = self._source.read(row["file"], row["offset"], row["bytes"], self._stop)
-        metadata = footer.result()
         with self._parsing:
-            return Packs(read_table(data, row, metadata), row["file"], row["row_group"])
+            return Packs(read_table(data, row, metadata, verify=self._verify), row["file"], row["row_group"])
 
 
 _LOCATION = ["file", "file_bytes", "footer_offset", "footer_bytes", "row_group", "offset", "bytes", "num_rows"]

@@ -28,12 +28,32 @@ def resolve(call: Call, repo: str, revision: str, path: str, kind: str = "models
     if xet_hash and hub.xet:
         token = f"{call.base}/api/{kind}/{found.id}/xet-read-token/{commit['oid']}"
         headers += [("X-Xet-Hash", xet_hash), ("Link", f'<{token}>; rel="xet-auth"')]
+    if hub.cdn and "lfs" in entry:
+        headers.append(
+            ("Location", f"{call.base.replace('127.0.0.1', 'localhost')}/cdn/{oid}/{hub.cdn_signature(oid)}")
+        )
+        return Answer(status=302, headers=headers)
+    return _content(call, oid, size, headers)
+
+
+@route("GET", "/cdn/{oid}/{signature}", access="signed")
+def cdn(call: Call, oid: str, signature: str) -> Answer:
+    """A stored file's bytes or a range of them, for who has its signed address and sends no token along."""
+    if call.bearer is not None:
+        raise HubError(400, "only one way of authentication is allowed")
+    if not hmac.compare_digest(call.hub.cdn_signature(oid), signature):
+        raise HubError(403, "the address has expired")
+    return _content(call, oid, call.hub.lfs_size(oid), [])
+
+
+def _content(call: Call, oid: str, size: int, headers: list[tuple[str, str]]) -> Answer:
+    hub = call.hub
     start, end, status = call.span(size)
     if status == 206:
         headers.append(("Content-Range", f"bytes {start}-{end - 1}/{size}"))
     if hub.blobs.size(oid) is not None:
         return Answer(FilePart(hub.blobs.path(oid), start, end), status, headers)
-    return Answer(hub.cas.read(xet_hash, start, end), status, headers, end - start)
+    return Answer(hub.cas.read(hub.cas.by_sha256[oid], start, end), status, headers, end - start)
 
 
 @route(

@@ -32,6 +32,7 @@ class LocalHub:
         token: what writes, and reads of private repositories, must carry.
         page_size: entries of one page of a listing.
         log_path: a file to append a JSON line per request to.
+        cdn: lead requests for large files on to signed addresses, until `expire_addresses`, as huggingface.co does.
 
     Raises:
         ValueError: another Hub serves this root (from `start`, which also raises OSError for a port in use).
@@ -46,6 +47,7 @@ class LocalHub:
         token: str = DEFAULT_TOKEN,
         page_size: int = 1000,
         log_path: str | Path | None = None,
+        cdn: bool = False,
     ):
         self.root = Path(root).absolute()
         self.port = port
@@ -53,6 +55,8 @@ class LocalHub:
         self.token = token
         self.page_size = page_size
         self.log_path = Path(log_path) if log_path else None
+        self.cdn = cdn
+        self._num_expired = 0
         self.faults = Faults()
 
     def start(self) -> "LocalHub":
@@ -114,6 +118,14 @@ class LocalHub:
     def sign(self, *parts: str) -> str:
         """A signature of a capability that this Hub hands out and later takes back, in a URL or a token."""
         return hmac.new(self.token.encode(), "\0".join(parts).encode(), hashlib.sha256).hexdigest()[:32]
+
+    def cdn_signature(self, oid: str) -> str:
+        """What is signed about the address of a stored file."""
+        return self.sign("cdn", oid, str(self._num_expired))
+
+    def expire_addresses(self) -> None:
+        """The CDN refuses every address that was handed out before."""
+        self._num_expired += 1
 
     def lfs_size(self, sha256: str) -> int | None:
         """Bytes of an LFS object, whichever way it was uploaded, or None."""

@@ -4,14 +4,9 @@ A pack has three samples, 3,900 tokens and four JPEG images of some 100 kB; 32 p
 """
 
 import io
-import json
 import os
-import re
-import threading
-import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -114,6 +109,10 @@ class Hub:
         """Every answer from now on comes this much later; the log of requests starts anew."""
         self._ask("delay", seconds)
 
+    def lead_on(self) -> None:
+        """From now on requests for large files are led to signed addresses, as huggingface.co's are."""
+        self._ask("cdn", True)
+
     def requests(self) -> list[tuple[str, str | None, int]]:
         """(path, range, bytes sent) of each request since `delay`."""
         return self._ask("requests", None)
@@ -151,7 +150,10 @@ def _serve(root: Path, repos: dict[str, Path], pipe) -> None:
                 what, value = pipe.recv()
             except EOFError:  # nobody asks any more
                 return
-            if what == "delay":
+            if what == "cdn":
+                hub.cdn = value
+                pipe.send(None)
+            elif what == "delay":
                 hub.faults.clear()
                 hub.requests.clear()
                 if value:
@@ -159,47 +161,3 @@ def _serve(root: Path, repos: dict[str, Path], pipe) -> None:
                 pipe.send(None)
             else:
                 pipe.send([(record.path, record.range, record.bytes_out) for record in hub.requests])
-
-
-class Front:
-    """Leads every request on to a Hub's address, as the real Hub leads to its storage, and counts those for data."""
-
-    def __init__(self, hub: Hub):
-        front, self._num_resolves = self, 0
-
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def do_GET(self):
-                front._num_resolves += "/data/" in self.path
-                self.send_response(302)
-                self.send_header("Location", f"{hub.url}{self.path}")
-                self.send_header("Content-Length", "0")
-                commit = re.search(r"/resolve/(\w{40})/", self.path)
-                self.send_header("X-Repo-Commit", commit[1] if commit else front.commit)
-                self.end_headers()
-
-            def log_message(self, *args):
-                pass
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
-        with urllib.request.urlopen(f"{hub.url}/api/datasets/bench/packed") as answer:
-            self.commit = json.load(answer)["sha"]
-
-    def resolves(self) -> int:
-        return self._num_resolves
-
-
-@contextmanager
-def redirecting(hub: Hub) -> Iterator[Front]:
-    front = Front(hub)
-    thread = threading.Thread(target=front._server.serve_forever)
-    thread.start()
-    try:
-        yield front
-    finally:
-        front._server.shutdown()
-        thread.join()
-        front._server.server_close()

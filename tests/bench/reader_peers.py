@@ -13,17 +13,14 @@ import time
 from collections.abc import Callable, Iterator
 
 
-def packed(path: str, *, decode: str | None = "bytes", batch: int = 8, epochs: int = 1, prefetch=None) -> Iterator[int]:
-    """Ours: padded int64 batches with masks, positions and segments; checksums verified; images as they are asked
-    for."""
+def packed(path: str, *, decode: str | None = "bytes", verify: bool = True) -> Iterator[int]:
+    """Ours: padded int64 batches with masks, positions and segments; images as they are asked for."""
     from packing_udfs.reader import PackedDataset
 
-    dataset = PackedDataset(path, global_batch_size=batch, decode=decode, prefetch=prefetch)
+    dataset = PackedDataset(path, global_batch_size=8, decode=decode, verify=verify)
     yield 0
-    for epoch in range(epochs):
-        dataset.set_epoch(epoch)
-        for of_step in dataset:
-            yield len(of_step["is_padding"])
+    for of_step in dataset:
+        yield len(of_step["is_padding"])
 
 
 def read_row_group(path: str, *, verify: bool) -> Iterator[int]:
@@ -82,7 +79,8 @@ def mosaicml(path: str) -> Iterator[int]:
 
 
 def _mosaicml():
-    """The package imports torchvision for classes that are not used here; an empty one will do."""
+    """`make bench` installs it beside the environment, whose numpy and transformers it would replace by older ones. It
+    imports torchvision for classes that are not used here; an empty one will do."""
     import types
     from importlib.machinery import ModuleSpec
 
@@ -92,6 +90,7 @@ def _mosaicml():
         sys.modules[name] = module
     sys.modules["torchvision.datasets"].VisionDataset = object
     sys.modules["torchvision.transforms.functional"].to_tensor = None
+    sys.path.append(f"{sys.prefix}/peers")
     import streaming
 
     return streaming

@@ -45,8 +45,10 @@ def test_an_epoch_has_each_pack_once(packed, world_size, num_workers):
     seen = Counter(pack for batches in ranks for batch in batches for pack in batch)
     assert set(seen.values()) == {1}
     dropped = {(file, group, row) for file, group, row in datasets[0].dropped}
+    rows = datasets[0].manifest.row_groups.to_pylist()
+    first = dict(zip([(row["file"], row["row_group"]) for row in rows], range(0, NUM_PACKS, 4), strict=True))
+    assert {first[file, group] + row for file, group, row in dropped} == set(range(NUM_PACKS)) - set(seen)
     assert len(dropped) == 2
-    assert len(seen) == NUM_PACKS - 2
     assert all(dataset.dropped == datasets[0].dropped for dataset in datasets)
 
 
@@ -67,6 +69,14 @@ def test_any_shape_of_files_is_read_once(tmp_path_factory, files, lanes, world_s
     batches = [batch for batches in ranks for batch in batches]
     real = [p for b in batches for p, padding in zip(packs_of(b), b["is_padding"].tolist(), strict=True) if not padding]
     assert sorted(real) == list(range(num_packs))
+
+
+def test_without_balance_the_packs_of_a_step_are_at_places_of_their_own(packed):
+    plain, mixed = open_packed(packed, balance=False), open_packed(packed)
+    places = [[dataset._order(0).step(i)[1].tolist() for i in range(4)] for dataset in (plain, mixed)]
+    assert all(len(set(rows)) == 1 for rows in places[1]), "balanced lanes are at one place of their row groups"
+    assert any(len(set(rows)) > 1 for rows in places[0])
+    assert len({pack for (pack,) in read(plain)}) == 48
 
 
 @pytest.mark.parametrize("shuffle", [True, False])

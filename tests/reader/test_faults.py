@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from packing_udfs.fetch import FetchError, Source, Stop
+from jobs.local_hub.routing import Call
+from packing_udfs.fetch import Stop, open_source
 from packing_udfs.reader import PackedDataset
 
 pytestmark = [
@@ -97,28 +98,19 @@ def test_an_outage_changes_no_row(hub, hub_dataset, seconds):
     assert time.monotonic() - start > seconds, "it was waited for"
 
 
-class Pieces(Source):
-    """A file whose answers end early, without an error, after `num_bytes` each."""
-
-    name, retry_seconds = "pieces", 1.0
-
-    def __init__(self, data: bytes, num_bytes: int):
-        self.data, self.num_bytes, self.asked = data, num_bytes, []
-
-    def _chunks(self, path, offset, length):
-        self.asked.append((offset, length))
-        yield self.data[offset : offset + min(length, self.num_bytes)]
-
-
-def test_a_body_that_ends_early_is_asked_for_the_rest(monkeypatch):
+def test_a_body_that_ends_early_is_asked_for_the_rest(hub, hub_dataset, monkeypatch):
+    """A server that promises fewer bytes than it was asked for, and no error."""
     monkeypatch.setattr(Stop, "wait", lambda self, seconds: None)
-    source = Pieces(bytes(range(100)), 40)
-    assert source.read("file", 5, 90, Stop()) == bytes(range(5, 95))
-    assert source.asked == [(5, 90), (45, 50), (85, 10)]
+    source = open_source("owner/packed", retry_seconds=1)
+    source.read_file("manifest/train.json")
+    real, asked = Call.span, []
 
+    def at_most_forty(call, size):
+        start, end, status = real(call, size)
+        asked.append((start, end))
+        return start, min(end, start + 40), status
 
-def test_more_than_was_asked_for_is_refused():
-    source = Pieces(bytes(100), 40)
-    source._chunks = lambda path, offset, length: iter([bytes(length + 1)])
-    with pytest.raises(FetchError, match="more bytes than were asked for"):
-        source.read("file", 0, 10, Stop())
+    monkeypatch.setattr(Call, "span", at_most_forty)
+    data = source.read("data/train/00000.parquet", 5, 90, Stop())
+    assert bytes(data) == (hub_dataset / "data/train/00000.parquet").read_bytes()[5:95]
+    assert asked == [(5, 95), (45, 95), (85, 95)]

@@ -1,18 +1,23 @@
 """Reading from a Hub: what it is asked, and what becomes of its faults."""
 
+import http.client
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import threading
 import time
 from collections import Counter
 
+import fsspec
 import pyarrow.parquet as pq
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 from huggingface_hub import HfApi, constants
+from torch.utils.data import DataLoader
 
-from packing_udfs import fetch, footers
+from packing_udfs import connections, fetch, footers
 from packing_udfs.contract import ContractError
 from packing_udfs.fetch import FetchError, HubSource, Stop, open_source
 from packing_udfs.footers import MissingManifestWarning
@@ -152,6 +157,23 @@ def test_an_outage_ends_in_an_error_in_the_loop(hub):
     assert fetching() == []
 
 
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_the_loop_is_told_before_it_comes_to_what_failed(hub, num_workers):
+    dataset = open_packed(shuffle=False)  # four steps from the first file, while the next one is fetched
+    hub.inject(route="resolve", path="00001.parquet", status=403, times=None)
+    options = {"num_workers": 1, "prefetch_factor": 1} if num_workers else {}
+    batches = iter(DataLoader(dataset, batch_size=None, **options))
+    assert next(batches)["state"]["step"] == 1
+
+    def two_more():
+        for _ in range(2):
+            time.sleep(0.5)
+            next(batches)
+
+    with pytest.raises(FetchError, match=r"00001.parquet.*403"):
+        two_more()
+
+
 def test_a_refusal_is_not_retried(hub, monkeypatch):
     monkeypatch.setattr(Stop, "wait", lambda self, seconds: pytest.fail("waited for what no wait mends"))
     dataset = open_packed()
@@ -181,79 +203,165 @@ def fetching() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name.startswith("fetch ")]
 
 
-class Answer:
-    """Enough of an HTTP answer, for a storage behind signed URLs."""
-
-    def __init__(self, status: int, body: bytes = b"", url: str = "", headers=None, history=()):
-        self.status_code, self.url, self.history, self._body = status, url, history, body
-        self.headers, self.reason_phrase = headers or {}, "reason"
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *error):
-        pass
-
-    def iter_raw(self):
-        yield self._body[: len(self._body) // 2]
-        yield self._body[len(self._body) // 2 :]
+@pytest.fixture
+def cdn(hub, monkeypatch):
+    """The Hub, which leads on to signed addresses on another host."""
+    monkeypatch.setattr(hub, "cdn", True)
+    return hub
 
 
-class Storage:
-    """A client whose resolve URLs lead to storage under signed URLs, each good for three requests."""
-
-    def __init__(self, data: bytes):
-        self.data, self.log, self.used = data, [], 0
-
-    def stream(self, method, url, *, headers, timeout, follow_redirects):
-        signed = "storage" in url
-        self.log.append(("storage" if signed else "resolve", headers["Range"], "authorization" in headers))
-        self.used = self.used + 1 if signed else 1
-        if self.used > 3:
-            return Answer(403, url=url)
-        start, end = map(int, headers["Range"].removeprefix("bytes=").split("-"))
-        of_range = {"Content-Range": f"bytes {start}-{end}/{len(self.data)}"}
-        url = f"https://storage/{len(self.log)}" if not signed else url
-        return Answer(206, self.data[start : end + 1], url, of_range, () if signed else ("redirect",))
+def asked(hub, route: str) -> list:
+    return [record for record in hub.requests if record.route == route and "main" not in record.path]
 
 
-def test_signed_urls_are_kept_until_they_expire(monkeypatch):
-    storage = Storage(bytes(range(200)))
-    monkeypatch.setenv("HF_TOKEN", "hf_secret")
-    monkeypatch.setattr(fetch, "get_session", lambda: storage)
-    source = HubSource("owner/packed", "f" * 40, retry_seconds=1)
-    for i in range(5):
-        assert source.read("a.parquet", 10 * i, 10, Stop()) == bytes(range(10 * i, 10 * i + 10))
-    assert [(where, has_token) for where, _, has_token in storage.log] == [
-        ("resolve", True),
-        ("storage", False),
-        ("storage", False),
-        ("storage", False),  # refused: it has expired
-        ("resolve", True),
-        ("storage", False),
+def test_a_file_is_resolved_once_while_its_address_is_good(cdn, hub_dataset):
+    dataset = open_packed()
+    cdn.requests.clear()
+    remote, local = list(dataset), list(open_packed(str(hub_dataset)))
+    assert [batch["images"] for batch in remote] == [batch["images"] for batch in local]
+    assert len(asked(cdn, "resolve")) == 4, "one a file, for four lanes in each cycle"
+    assert len(asked(cdn, "cdn")) == 4 + 16, "footers and row groups; no token came along, or the answer were 400"
+    assert {record.status for record in asked(cdn, "cdn")} == {206}
+
+
+def test_an_address_that_has_expired_is_asked_for_again(cdn, hub_dataset):
+    expected = [packs_of(batch) for batch in open_packed(str(hub_dataset), shuffle=False)]
+    batches = iter(open_packed(shuffle=False, prefetch=0))
+    seen = [packs_of(next(batches)) for _ in range(3)]
+    cdn.requests.clear()
+    cdn.expire_addresses()
+    assert seen + [packs_of(batch) for batch in batches] == expected
+    refused = [record for record in asked(cdn, "cdn") if record.status == 403]
+    assert {record.status for record in asked(cdn, "cdn")} <= {206, 403}
+    assert len(refused) <= len(asked(cdn, "resolve")) <= 4 + len(refused)
+
+
+def test_an_address_that_expires_in_the_middle_of_an_epoch_costs_a_request(cdn):
+    source = open_source("owner/packed", retry_seconds=5)
+    source.read_file("manifest/train.json")
+    whole = bytes(source.read("data/train/00000.parquet", 0, 1000, Stop()))
+    cdn.requests.clear()
+    assert bytes(source.read("data/train/00000.parquet", 100, 50, Stop())) == whole[100:150]
+    cdn.expire_addresses()
+    assert bytes(source.read("data/train/00000.parquet", 200, 50, Stop())) == whole[200:250]
+    assert [(record.route, record.status) for record in cdn.requests] == [
+        ("cdn", 206),
+        ("cdn", 403),
+        ("resolve", 302),
+        ("cdn", 206),
     ]
 
 
+def test_a_range_is_cut_into_requests_of_range_size_and_taken_in_blocks(hub, hub_dataset, monkeypatch):
+    blocks = []
+    receive = connections.receive
+    monkeypatch.setattr(connections, "receive", lambda *args: blocks.append(receive(*args)) or blocks[-1])
+    source = open_source("owner/packed", retry_seconds=5, range_size=70_000, block_size=1000)
+    source.read_file("manifest/train.json")
+    hub.requests.clear()
+    data = source.read("data/train/00000.parquet", 1000, 150_000, Stop())
+    assert bytes(data) == (hub_dataset / "data/train/00000.parquet").read_bytes()[1000:151_000]
+    assert [record.range for record in hub.requests] == [
+        "bytes=1000-70999",
+        "bytes=71000-140999",
+        "bytes=141000-150999",
+    ]
+    assert max(blocks) <= 1000
+    assert sum(blocks) == 150_000
+    batches = list(open_packed(range_size=10_000, block_size=4096, prefetch=1))
+    assert [packs_of(b) for b in batches] == [packs_of(b) for b in open_packed(str(hub_dataset))]
+
+
+def canned(monkeypatch, status: int, body: bytes, **headers: str) -> None:
+    """Every answer from now on."""
+    lines = [f"HTTP/1.1 {status} Reason", "Connection: close"]
+    if "Transfer_Encoding" not in headers:
+        lines.append(f"Content-Length: {len(body)}")
+    lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
+    text = "\r\n".join([*lines, "", ""]).encode() + body
+
+    class Canned(http.client.HTTPConnection):
+        def connect(self):
+            self.sock, there = socket.socketpair()
+            there.sendall(text)
+            there.shutdown(socket.SHUT_WR)
+            self.close_there = there.close  # nobody would take the request otherwise
+
+        def close(self):
+            super().close()
+            self.close_there()
+
+    connections.close_idle()
+    monkeypatch.setattr(connections, "_connect", lambda parts: Canned(parts.netloc))
+
+
 def test_a_wrong_range_is_refused(monkeypatch):
-    answers = [Answer(206, b"x" * 10, headers={"Content-Range": "bytes 0-9/200"}), Answer(200, b"x" * 200)]
-    client = type("Client", (), {"stream": lambda self, *args, **options: answers.pop(0)})()
-    monkeypatch.setattr(fetch, "get_session", lambda: client)
-    monkeypatch.setattr(Answer, "read", lambda self: b"", raising=False)
-    monkeypatch.setattr(fetch, "hf_raise_for_status", lambda answer: None)
     source = HubSource("owner/packed", "f" * 40, retry_seconds=1)
-    with pytest.raises(FetchError, match="asked for byte 10 on, got 0"):
+    canned(monkeypatch, 206, b"x" * 10, Content_Range="bytes 0-9/200")
+    with pytest.raises(FetchError, match="asked for 10 bytes from 10 on, got 10 from 0"):
         source.read("a.parquet", 10, 10, Stop())
-    with pytest.raises(FetchError, match="whole files only"):
+    canned(monkeypatch, 206, b"x" * 11, Content_Range="bytes 10-20/200")
+    with pytest.raises(FetchError, match="asked for 10 bytes from 10 on, got 11 from 10"):
+        source.read("a.parquet", 10, 10, Stop())
+    canned(monkeypatch, 200, b"x" * 200)
+    with pytest.raises(FetchError, match=r"200 Reason: x*, where 206 was expected"):
+        source.read("a.parquet", 10, 10, Stop())
+    canned(monkeypatch, 302, b"", Location="/again")
+    with pytest.raises(FetchError, match="more than 5 redirects"):
         source.read("a.parquet", 10, 10, Stop())
 
 
-def test_any_fsspec_url_is_read(packed):
-    import fsspec
+def test_a_body_in_chunks_is_read(monkeypatch):
+    body = b"6\r\nabcdef\r\n4\r\nghij\r\n0\r\n\r\n"
+    canned(monkeypatch, 206, body, Content_Range="bytes 10-19/200", Transfer_Encoding="chunked")
+    source = HubSource("owner/packed", "f" * 40, retry_seconds=1)
+    assert bytes(source.read("a.parquet", 10, 10, Stop())) == b"abcdefghij"
 
-    memory = fsspec.filesystem("memory")
-    memory.put(str(packed), "/packed", recursive=True)
-    remote, local = (list(open_packed(name)) for name in ("memory://packed", str(packed)))
+
+class Bucket(MemoryFileSystem):
+    """An object store over what is in memory: ranges of objects, each a request; nothing is opened, nor asked about."""
+
+    protocol, asked = "bucket", []
+
+    def cat_file(self, path, start=None, end=None, **kwargs):
+        Bucket.asked.append((path.rpartition("/")[2], start, end))
+        return self.store["/" + path.removeprefix("bucket://").lstrip("/")].getvalue()[start:end]
+
+    def _open(self, *args, **kwargs):
+        raise NotImplementedError
+
+    info = ls = isdir = _open
+
+
+fsspec.register_implementation("bucket", Bucket, clobber=True)
+
+
+@pytest.mark.parametrize("url", ["memory://packed", "bucket://packed", "file://{folder}"])
+def test_any_fsspec_url_is_read(packed, url):
+    fsspec.filesystem("memory").put(str(packed), "/packed", recursive=True)
+    remote, local = (list(open_packed(name)) for name in (url.format(folder=packed), str(packed)))
     assert [batch["images"] for batch in remote] == [batch["images"] for batch in local]
+
+
+def test_a_bucket_is_asked_for_a_range_a_row_group(packed):
+    fsspec.filesystem("memory").put(str(packed), "/packed", recursive=True)
+    dataset = open_packed("bucket://packed")
+    Bucket.asked.clear()
+    assert len(list(dataset)) == 12
+    rows = dataset.manifest.row_groups.to_pylist()
+    spans = [(row["file"].rpartition("/")[2], row["offset"], row["offset"] + row["bytes"]) for row in rows]
+    asked = [request for request in Bucket.asked if request in spans]
+    assert len(Bucket.asked) - len(asked) == 3, "and one a file for its footer"
+    assert len(set(asked)) == 12 == len(asked)
+
+
+@pytest.mark.parametrize("context", ["fork", "spawn"])
+def test_workers_read_an_fsspec_url(packed, context):
+    options = {"global_batch_size": 4, "micro_batch_size": 2}
+    dataset = open_packed(f"file://{packed}", **options)
+    next(iter(dataset))  # what is open here is not the workers'
+    loader = DataLoader(dataset, batch_size=None, num_workers=2, multiprocessing_context=context)
+    assert [packs_of(batch) for batch in loader] == [packs_of(b) for b in open_packed(str(packed), **options)]
 
 
 def test_a_local_file_that_is_too_short_is_said_at_once(packed, tmp_path):
@@ -298,6 +406,21 @@ def test_a_repository_without_a_manifest_is_read_from_its_footers(
         open_packed(str(bare), split="test")
 
 
+def test_what_datasets_makes_of_packs_is_read(packed, tmp_path):
+    """The same columns in files of other names, without our metadata; the rows here are those with an image."""
+    import datasets
+
+    source = datasets.load_dataset("parquet", data_files=str(packed / "data/train/*.parquet"), split="train")
+    kept = source.filter(lambda num: num > 0, input_columns="num_images")
+    (tmp_path / "data").mkdir()
+    kept.to_parquet(tmp_path / "data/train-00000-of-00001.parquet", batch_size=8)
+    with pytest.warns(MissingManifestWarning):
+        dataset = open_packed(str(tmp_path), global_batch_size=1, decode="pil")
+    numbers = [ids[0] // 10 for ids in kept["sample_ids"]]
+    assert 20 < len(numbers) < 50
+    assert sorted(pack for batch in dataset for pack in packs_of(batch)) == sorted(numbers)
+
+
 SCRIPT = """
 from torch.utils.data import DataLoader
 from packing_udfs.reader import PackedDataset
@@ -340,18 +463,21 @@ def test_a_process_exits_while_a_thread_waits_for_the_hub(hub, tmp_path):
     }
 
 
-def test_patience_counts_from_the_last_byte(monkeypatch):
+def test_patience_counts_from_the_last_byte(monkeypatch, tmp_path):
     now = [0.0]
     monkeypatch.setattr(fetch.time, "monotonic", lambda: now[0])
     monkeypatch.setattr(Stop, "wait", lambda self, seconds: now.__setitem__(0, now[0] + seconds))
-    patience, fault = fetch.Patience(10, Stop(), "a file"), fetch._PassingError("503", wait=4)
-    for _ in range(5):  # 20 s of waiting, but bytes come in between
-        patience.wait(fault)
-        patience.progress()
-    patience.wait(fault)
-    patience.wait(fault)
+    bytes_come = iter([True] * 5 + [False] * 9)  # 20 s of waiting, but bytes come in between
+
+    def attempt(progress):
+        if next(bytes_come):
+            progress()
+        raise fetch._PassingError("503", wait=4)
+
+    source = open_source(str(tmp_path), retry_seconds=10)
     with pytest.raises(FetchError, match=r"a file: gave up after 3 attempts in 8 s without a byte .* 503"):
-        patience.wait(fault)
+        source._retried("a file", attempt)
+    assert now == [24]
 
 
 def test_manifest_can_be_read_by_hand(hub, hub_dataset):

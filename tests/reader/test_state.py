@@ -11,6 +11,7 @@ import pytest
 from torch.utils.data import DataLoader
 
 from packing_udfs import contract
+from packing_udfs.position import State
 from packing_udfs.processor import ProcessorError
 from packing_udfs.reader import PackedDataset, StateError
 from tests.reader.conftest import packs_of, rewrite_info
@@ -28,6 +29,7 @@ def open_packed(folder, **options) -> PackedDataset:
         ({"seed": 1}, r"seed is 0, this dataset has 1"),
         ({"global_batch_size": 8}, r"global_batch_size is 4, this dataset has 8"),
         ({"shuffle": False}, r"shuffle is True, this dataset has False"),
+        ({"balance": False}, r"balance is True, this dataset has False"),
         ({"end": "pad"}, r"end is 'drop', this dataset has 'pad'"),
     ],
 )
@@ -43,11 +45,16 @@ def test_a_state_of_other_data_or_code_is_refused(packed, tmp_path):
     rewrite_info(other, note="another run")
     with pytest.raises(StateError, match=r"fingerprint is '[0-9a-f]{64}', the manifest here is '[0-9a-f]{64}'"):
         open_packed(other).load_state_dict(state)
-    for key in ("version", "order_version"):
-        with pytest.raises(StateError, match=f"{key} is 0, this code .* 1"):
+    for key, version in (("version", 2), ("order_version", 1)):
+        with pytest.raises(StateError, match=f"{key} is 0, this code .* {version}"):
             open_packed(packed).load_state_dict({**state, key: 0})
     with pytest.raises(StateError, match=r"its keys are \['epoch'\]"):
         open_packed(packed).load_state_dict({"epoch": 1})
+
+
+def test_the_state_is_what_its_type_says(packed):
+    state = open_packed(packed).state_dict()
+    assert {name: type(value) for name, value in state.items()} == State.__annotations__
 
 
 def test_a_state_between_micro_batches_needs_the_same_cut(packed):
@@ -71,6 +78,8 @@ def test_a_state_between_micro_batches_needs_the_same_cut(packed):
         ({"end": "repeat"}, "end='repeat'"),
         ({"decode": "numpy"}, "decode='numpy'"),
         ({"prefetch": -1}, "prefetch=-1"),
+        ({"range_size": 0}, "range_size=0, block_size=1048576: must be at least 1"),
+        ({"block_size": 0}, "range_size=134217728, block_size=0: must be at least 1"),
         ({"blank": True}, "blank=True, mrope=False: both need the processor"),
         ({"mrope": True}, "blank=False, mrope=True: both need the processor"),
         ({"revision": "main"}, "revision='main': only repositories on the Hub"),
@@ -105,38 +114,14 @@ def with_processor(packed, tmp_path_factory):
     return folder
 
 
-def loaded_processor():
-    from packing_udfs import processor
-
-    return processor.fetch(PROCESSOR).load()
-
-
 def test_another_processor_is_refused_and_the_right_one_used(packed, with_processor):
     with pytest.raises(ProcessorError, match=r"the dataset was packed with owner/model .*, fingerprint ffff"):
         open_packed(packed, processor=PROCESSOR)
-    with pytest.raises(ProcessorError, match="owner/model"):  # nothing there to compare a loaded one with
-        open_packed(packed, processor=loaded_processor())
-    for processor in (PROCESSOR, loaded_processor()):
-        batch = next(iter(open_packed(with_processor, processor=processor, global_batch_size=1)))
-        assert "images" not in batch
-        assert ("pixel_values" in batch) == bool(len(batch["image_sizes"]))
-
-
-def test_a_loaded_processor_is_compared_setting_by_setting(with_processor):
-    def change(change_it):
-        processor = loaded_processor()
-        change_it(processor)
-        return processor
-
-    changes = {
-        "image_processor.size": lambda p: setattr(p.image_processor, "size", {"longest_edge": 512}),
-        "image_processor.image_mean": lambda p: setattr(p.image_processor, "image_mean", [0.0, 0.0, 0.0]),
-        "image_token": lambda p: setattr(p, "image_token", "<|im_end|>"),
-        "tokenizer": lambda p: p.tokenizer.add_tokens(["neologism"]),
-    }
-    for what, change_it in changes.items():
-        with pytest.raises(ProcessorError, match=f"processor: its {what} is .*, the dataset was packed with"):
-            open_packed(with_processor, processor=change(change_it))
+    batch = next(iter(open_packed(with_processor, processor=PROCESSOR, global_batch_size=1)))
+    assert "images" not in batch
+    assert ("pixel_values" in batch) == bool(len(batch["image_sizes"]))
+    with pytest.raises(ValueError, match="processor=dict: must be its folder or Hub repository"):
+        open_packed(with_processor, processor={})
 
 
 def test_what_a_processor_cannot_do_is_said(with_processor):
@@ -198,13 +183,16 @@ sys.modules["pyspark"] = None
 from packing_udfs.reader import PackedDataset
 heavy = [name for name in ("transformers", "datasets", "pydantic", "pandas") if name in sys.modules]
 assert not heavy, heavy
-dataset = PackedDataset({folder!r}, global_batch_size=4)
-batches = iter(dataset)
-print(next(batches)["state"]["step"], [name for name in ("transformers", "datasets") if name in sys.modules])
+dataset = PackedDataset({folder!r}, global_batch_size=4, micro_batch_size=1)
+batches = iter({loader})
+print(next(batches)["state"]["lane"], [name for name in ("transformers", "datasets") if name in sys.modules])
 """
 
 
-def test_needs_no_spark_or_transformers_and_exits_with_an_open_iterator(packed):
-    command = [sys.executable, "-W", "error", "-c", RUN.format(folder=str(packed))]
+@pytest.mark.parametrize("options", [None, "num_workers=0", "num_workers=2, persistent_workers=True"])
+def test_needs_no_spark_or_transformers_and_exits_in_the_middle_of_an_epoch(packed, options):
+    loader = f"DataLoader(dataset, batch_size=None, {options})" if options else "dataset"
+    script = "from torch.utils.data import DataLoader" + RUN.format(folder=str(packed), loader=loader)
+    command = [sys.executable, "-W", "error", "-W", "ignore::DeprecationWarning", "-c", script]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=os.environ)
     assert (done.returncode, done.stdout, done.stderr) == (0, "1 []\n", "")
