@@ -179,6 +179,7 @@ def settings(config: Config, sources: Sequence[PinnedSource] = ()) -> PackSettin
     return PackSettings(
         **config.pack.model_dump(),
         num_packs_per_row_group=config.shards.num_packs_per_row_group,
+        max_file_bytes=config.shards.max_file_bytes,
         duplicates=config.shards.duplicates,
         seed=config.shards.seed,
         images=config.images,

@@ -87,7 +87,9 @@ def power_of_two(least: float) -> int:
 
 def _next_index(head: Head, split: str) -> int:
     paths = [path for path in head.files_of(split) if not path.startswith("manifest/")]
-    names = [re.fullmatch(r".*/(\d+)\.parquet", path) for path in paths]
+    names = [
+        re.fullmatch(r".*/(\d+)(_\d+)?\.parquet", path) for path in paths
+    ]  # 00007_001 is a part of an oversized shard
     return max((int(name[1]) + 1 for name in names if name), default=0)
 
 

@@ -33,7 +33,7 @@ from packing_udfs.drawn import draw
 from packing_udfs.encode import Encoder
 from packing_udfs.metrics import add
 from packing_udfs.outcomes import LEDGER_SCHEMA
-from packing_udfs.pack import PackSettings, pack_shard
+from packing_udfs.pack import PackedFile, PackSettings, pack_shard
 from packing_udfs.processor import ProcessorFiles
 
 # A finished shard as the driver is told of it: one row a file, or one without a file when it holds no pack.
@@ -128,7 +128,7 @@ def pack_shards(
 
     def pack_group(group: pd.DataFrame) -> pd.DataFrame:
         start, shard = time.perf_counter(), int(group["shard"].iat[0])
-        rows = [run_shard(shard, group.drop(columns=["shard", "shard_key"]), sent.value)]
+        rows = run_shard(shard, group.drop(columns=["shard", "shard_key"]), sent.value)
         finished([row | {"operation": row["operation"] and pickle.dumps(row["operation"])} for row in rows])
         counts = add(count(row) for row in rows)
         log_shard(sent.value.run, shard, counts, time.perf_counter() - start)
@@ -161,31 +161,44 @@ def log_shard(run: str, shard: int, counts: dict[str, int], seconds: float) -> N
         log.info("shard packed", run=run, shard=shard, attempt=attempt, seconds=round(seconds, 3), **counts)
 
 
-def run_shard(shard: int, samples: pd.DataFrame, work: ShardWork) -> dict:
-    """Pack one shard, write its file, hand it to `work.upload`; a row of `RESULT` as a dict. Needs no Spark."""
+def run_shard(shard: int, samples: pd.DataFrame, work: ShardWork) -> list[dict]:
+    """Pack one shard, write its files, hand each to `work.upload`; rows of `RESULT` as dicts. Needs no Spark.
+
+    An oversized shard has several files, in their order. What belongs to it as a whole, its quarantine, its ledger
+    and what it was given, is in the first row, which is there even if there is nothing to write.
+    """
     packed = pack_shard(samples, _encoder(work.processor, work.settings.train_on), work.settings)
-    row = {
-        "shard": shard,
-        "path": work.plan.paths[shard],
-        "num_bytes": 0,
-        "num_bytes_read": _image_bytes(samples),
-        "operation": None,
-        "row_groups": None,
-        "quarantine": to_ipc(packed.quarantine),
-        "ledger": to_ipc(packed.ledger),
-        "sums": json.dumps(packed.sums),
-        "drawn": None,
-    }
-    if packed.num_packs:
-        if work.plan.index_in_split(shard) < NUM_DRAWN:
-            row["drawn"] = json.dumps(draw(next(packed.row_groups())))
-        with tempfile.TemporaryDirectory(prefix="packing-", dir=_local_folder(shard)) as folder:
-            file = Path(folder, "shard.parquet")
-            row_groups = shard_file.write_shard(str(file), row["path"], packed.row_groups())
-            row["num_bytes"] = file.stat().st_size
-            row["row_groups"] = to_ipc(row_groups)
-            row["operation"] = work.upload(row["path"], file)
-    return row
+    rows = []
+    for part, file in enumerate(packed.files):
+        row = empty_row(shard, part_path(work.plan.paths[shard], part)) | {"sums": json.dumps(file.sums)}
+        if part == 0:
+            row["num_bytes_read"] = _image_bytes(samples)
+            row["quarantine"], row["ledger"] = to_ipc(packed.quarantine), to_ipc(packed.ledger)
+            if file.groups and work.plan.index_in_split(shard) < NUM_DRAWN:
+                row["drawn"] = json.dumps(draw(next(file.row_groups())))
+        if file.groups:
+            row |= _write(row["path"], file, work, _local_folder(shard))
+        rows.append(row)
+    return rows
+
+
+def part_path(path: str, part: int) -> str:
+    """Path of a part of an oversized shard: data/train/00007.parquet, data/train/00007_001.parquet …
+
+    In the order of names, and no other shard's, of this run or of a later append: those have numbers of their own
+    (`jobs.plan.shard_path`).
+    """
+    return path if part == 0 else path.replace(".parquet", f"_{part:03d}.parquet")
+
+
+def _write(path: str, packed: PackedFile, work: ShardWork, local_folder: str | None) -> dict:
+    """Write a file and hand it to `work.upload`; what `RESULT` says of it."""
+    with tempfile.TemporaryDirectory(prefix="packing-", dir=local_folder) as folder:
+        file = Path(folder, "shard.parquet")
+        row_groups = shard_file.write_shard(str(file), path, packed.row_groups())
+        num_bytes = file.stat().st_size
+        operation = work.upload(path, file)
+    return {"num_bytes": num_bytes, "row_groups": to_ipc(row_groups), "operation": operation}
 
 
 def _image_bytes(samples: pd.DataFrame) -> int:

@@ -26,6 +26,11 @@ class Unit(NamedTuple):
     sizes: list[Size]
     encoded: EncodedSample
 
+    @property
+    def num_bytes(self) -> int:
+        """Of its images, its tokens and its labels."""
+        return sum(len(image["bytes"]) for image in self.images) + 8 * len(self.encoded.input_ids)
+
 
 def assemble(packs: Sequence[Sequence[Unit]]) -> pa.RecordBatch:
     """The packs of one row group as a batch of `contract.PACK_SCHEMA`. A pack is its units in order, at least one."""

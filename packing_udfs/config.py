@@ -206,7 +206,7 @@ class Shards(_Model):
     """How samples are shuffled into shards, and shards into files."""
 
     shard_bytes: int = Field(256 << 20, ge=1 << 10, le=GIB)
-    """Source bytes in a shard, about; sets the number of shards. A shard is held in memory 3–4 times."""
+    """Source bytes in a shard, about; held in memory 3–4 times. One of over twice that, or 1 GiB, is several files."""
     num_shards: PowerOfTwo | None = None
     """Number of shards, a power of two; from shard_bytes when absent, or as before where a split is overwritten."""
     num_packs_per_row_group: int = Field(32, ge=1)
@@ -217,6 +217,11 @@ class Shards(_Model):
     """What to do with a sample whose images and messages equal another's."""
     seed: int = Field(0, ge=0, lt=1 << 63)
     """Seed of the shuffle."""
+
+    @property
+    def max_file_bytes(self) -> int:
+        """Bytes of images and tokens in a file at most; a single sample may have more."""
+        return min(2 * self.shard_bytes, GIB)
 
 
 class Output(_Model):

@@ -4,6 +4,7 @@ Order is made here, because a shuffle brings rows in any order: sort by (sample_
 duplicates, check images and read their sizes, encode, cut or set aside what fits no pack, choose packs by lengths and
 costs alone, deal them to aligned row groups. Only then are bytes assembled, one row group at a time, so the memory
 beyond the shard itself is one row group. Same samples and settings give the same bytes, whatever brought them here.
+A shard that is larger than `max_file_bytes` is cut first, and each part is packed by itself (`packing_udfs.split`).
 
 Selection is apart from assembly: the knapsack sees integers and returns indices (`packing_udfs.knapsack`).
 """
@@ -24,6 +25,7 @@ from packing_udfs.images import ImageError, prepare
 from packing_udfs.outcomes import Outcomes
 from packing_udfs.over_length import Policy, shorten
 from packing_udfs.shard_rows import Rows, duplicates
+from packing_udfs.split import runs
 from packing_udfs.video import with_frames
 
 ENCODE_BATCH = 512  # samples rendered and tokenised at a time: enough for the tokenizer's threads, small in memory
@@ -42,6 +44,8 @@ class PackSettings:
     algorithm: str = "balanced"
     attention_weight: float = 0.0
     num_packs_per_row_group: int = 32
+    max_file_bytes: int | None = None
+    """Bytes of images and tokens in a file, before Parquet; a shard that has more becomes several files."""
     duplicates: str = "drop"
     seed: int = 0
     images: Images = field(default_factory=Images)
@@ -69,22 +73,44 @@ class PackSettings:
 
 
 @dataclass(frozen=True)
-class PackedShard:
-    """A packed shard: what to write, what was set aside, and the counts that must add up."""
+class PackedFile:
+    """What goes into one file: packs in row groups, and their sums."""
 
-    quarantine: pa.Table  # contract.QUARANTINE_SCHEMA
-    ledger: pa.Table  # outcomes.LEDGER_SCHEMA
     sums: dict  # metrics.shard_sums and, as "histograms", metrics.histograms
     groups: list[list[list[Unit]]]  # row groups of packs of units
-
-    @property
-    def num_packs(self) -> int:
-        return self.sums["num_packs"]
 
     def row_groups(self) -> Iterator[pa.Table]:
         """Tables of `contract.PACK_SCHEMA`, one a row group, assembled when asked for."""
         for group in self.groups:
             yield pa.Table.from_batches([assemble(group)])
+
+
+@dataclass(frozen=True)
+class PackedShard:
+    """A packed shard: what to write, what was set aside, and the counts that must add up."""
+
+    quarantine: pa.Table  # contract.QUARANTINE_SCHEMA
+    ledger: pa.Table  # outcomes.LEDGER_SCHEMA
+    files: list[PackedFile]  # one, unless the shard is oversized
+
+    @property
+    def sums(self) -> dict:
+        """Those of all files."""
+        return metrics.add(file.sums for file in self.files)
+
+    @property
+    def num_packs(self) -> int:
+        return self.sums["num_packs"]
+
+    @property
+    def groups(self) -> list[list[list[Unit]]]:
+        """The row groups of all files, one file behind the other."""
+        return [group for file in self.files for group in file.groups]
+
+    def row_groups(self) -> Iterator[pa.Table]:
+        """The same as tables of `contract.PACK_SCHEMA`."""
+        for file in self.files:
+            yield from file.row_groups()
 
 
 def pack_shard(samples: pd.DataFrame, encoder: Encoder, settings: PackSettings) -> PackedShard:
@@ -94,6 +120,18 @@ def pack_shard(samples: pd.DataFrame, encoder: Encoder, settings: PackSettings) 
     if settings.duplicates == "drop":
         outcomes.duplicates = duplicates(rows)
     units = _encode(rows, encoder, outcomes, settings)
+    parts = [slice(0, len(units))]
+    if units and settings.max_file_bytes is not None:
+        parts = runs([unit.num_bytes for unit in units], settings.max_file_bytes)
+    return PackedShard(
+        quarantine=outcomes.quarantine(),
+        ledger=outcomes.ledger(),
+        files=[_pack(units[part], settings) for part in parts],
+    )
+
+
+def _pack(units: list[Unit], settings: PackSettings) -> PackedFile:
+    """Choose packs by lengths and costs, and deal them to row groups."""
     lengths = np.asarray([len(unit.encoded.input_ids) for unit in units], np.int64)
     costs = np.asarray([unit.encoded.vision_cost for unit in units], np.int64)
     demand = {"vision_costs": costs, "num_images": np.asarray([len(unit.sizes) for unit in units], np.int64)}
@@ -103,9 +141,7 @@ def pack_shard(samples: pd.DataFrame, encoder: Encoder, settings: PackSettings) 
     pack_costs = np.asarray([costs[b].sum() for b in bins], np.int64)
     groups = balance.row_groups(pack_costs, settings.num_packs_per_row_group, settings.seed)
     bound = knapsack.bound(lengths, settings.budgets, **demand)
-    return PackedShard(
-        quarantine=outcomes.quarantine(),
-        ledger=outcomes.ledger(),
+    return PackedFile(
         sums=metrics.shard_sums(lengths, costs, len(bins), bound)
         | {"histograms": metrics.histograms(lengths, costs, demand["num_images"], bins, settings.seq_len)},
         groups=[[[units[i] for i in bins[pack]] for pack in group] for group in groups],

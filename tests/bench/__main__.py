@@ -1,6 +1,7 @@
 """`python -m tests.bench [bench …]`: run benchmarks, one JSON line per figure.
 
-A bench is a module here with a function `run()` that yields lines; without names, all of them run. A line is
+A bench is a module here with a function `run()` that yields lines; without names, all of them run. What stands behind a
+name's `=`, as in `etl=full`, is given to `run`. A line is
 
     {"bench": …, "metric": …, "input": …, "ours": …, "peer": {name: value, …}, "unit": …}
 
@@ -26,11 +27,12 @@ def benches() -> dict[str, Callable]:
 
 def main(names: list[str]) -> None:
     known = benches()
-    unknown = [name for name in names if name not in known]
+    unknown = [name for name in names if name.partition("=")[0] not in known]
     if unknown:
         sys.exit(f"no bench {', '.join(unknown)}; there are {', '.join(known)}")
-    for name in names or known:
-        for line in known[name]():
+    for given in names or known:
+        name, _, argument = given.partition("=")
+        for line in known[name](*filter(None, [argument])):
             print(json.dumps({"bench": name, **line}), flush=True)
 
 

@@ -50,7 +50,7 @@ def test_the_udf_on_spark_equals_the_plain_function(samples, shard_work, packed,
     plain = []
     for shard, group in local.groupby("shard"):
         shuffled = group.drop(columns="shard").sample(frac=1.0, random_state=shard)  # a shuffle promises no order
-        plain.append(run_shard(int(shard), shuffled, work))
+        plain += run_shard(int(shard), shuffled, work)
     by_path = {row["path"]: row for row in plain}
     on_spark = collect(samples, work)
     assert len(on_spark) == 4

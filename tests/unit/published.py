@@ -32,7 +32,7 @@ def publish_demo(folder: Path, *overrides: str, rows: Sequence[dict] | None = No
 
     work = ShardWork(pack.settings(settings), processor, plan, keep)
     of_shard = _by_shard(rows, plan)
-    shards = [run_shard(shard, as_spark_gives(of_shard[shard]), work) for shard in sorted(of_shard)]
+    shards = [row for s in sorted(of_shard) for row in run_shard(s, as_spark_gives(of_shard[s]), work)]
     publication = Publication(
         config=settings,
         sources=sources,

@@ -291,8 +291,9 @@ def test_no_rows(encoder):
         assert (packed.num_packs, list(packed.row_groups())) == (0, [])
         assert packed.quarantine == QUARANTINE_SCHEMA.empty_table()
         assert packed.ledger == LEDGER_SCHEMA.empty_table()
-        histograms = packed.sums.pop("histograms")
-        assert set(packed.sums.values()) == {0}
+        sums = packed.sums
+        histograms = sums.pop("histograms")
+        assert set(sums.values()) == {0}
         assert len(histograms) == 6
         assert not any(histograms.values())
 

@@ -115,7 +115,7 @@ def test_splits():
 def test_append_goes_on_counting():
     """In each split on its own, past gaps, folders, files of other names and quarantine; not past another split's."""
     paths = [
-        *names("train", 0, 6), "data/train/001/05000.parquet", "data/train/extra.parquet", "data/train/x/9.json",
+        *names("train", 0, 6), "data/train/001/05000_002.parquet", "data/train/extra.parquet", "data/train/x/9.json",
         *names("train_more", 8), *names("validation", 2), "quarantine/validation/00005.parquet", "manifest/9.parquet",
     ]  # fmt: skip
     config = job(output={"mode": "append"}, shards={"num_shards": 2, "validation_fraction": 0.5})
