@@ -32,7 +32,7 @@ from packing_udfs.outcomes import LEDGER_SCHEMA
 from packing_udfs.pack import PackSettings, pack_shard
 
 Reader = RepairedReader | FolderReader
-BLOCK_ROWS = 128
+BLOCK_ROWS = 64
 NUM_FILES = 16  # of a source that are opened, where only first rows can be read
 
 
@@ -42,7 +42,7 @@ class Block:
 
     num_rows: int
     num_bytes: int  # of images and texts, as the job's exchange carries them
-    num_bytes_written: int  # of the Parquet file that they would be on their own
+    num_bytes_written: int  # of the row groups that they would be on their own
     num_label_tokens: int
     num_duplicates: int
     quarantine: dict[str, int]  # rows by reason
@@ -75,9 +75,11 @@ def _choose(
         files = permutation(len(in_files), *key)[:NUM_FILES].tolist()
         share = -(-num_rows // max(1, len(files)))
         in_files = [min(share, n) if i in files else 0 for i, n in enumerate(in_files)]
-    size = max(1, min(BLOCK_ROWS, num_rows // 8))  # at least eight, or an interval would say nothing
+    size = max(1, min(BLOCK_ROWS, num_rows // 16))  # sixteen at least, or an interval would say nothing
     parts = [Slice(i, start, min(start + size, n)) for i, n in enumerate(in_files) for start in range(0, n, size)]
-    chosen = permutation(len(parts), *key)[: -(-num_rows // size)]
+    order = permutation(len(parts), *key)
+    read = np.cumsum([parts[i].stop - parts[i].start for i in order.tolist()])
+    chosen = order[: 1 + int(np.searchsorted(read, num_rows))]  # ends of files are shorter
     return [parts[i] for i in np.sort(chosen).tolist()]
 
 
@@ -155,6 +157,5 @@ def _num_bytes(sample: PlainSample) -> int:
 
 def _written(packed) -> int:
     with tempfile.TemporaryDirectory(prefix="packing-forecast-") as folder:
-        file = Path(folder, "block.parquet")
-        shard_file.write_shard(str(file), "block.parquet", packed.row_groups())
-        return file.stat().st_size
+        written = shard_file.write_shard(str(Path(folder, "block")), "block", packed.row_groups())
+    return sum(written["bytes"].to_pylist())

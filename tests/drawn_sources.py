@@ -1,8 +1,8 @@
 """FineVision-like sources on the Hub: lengths and image sizes vary as real ones do, and rows have hardly any bytes.
 
 Three in four rows have an image, one in ten of them two; answers are log-normal in words. Pictures are of one colour,
-which the rows' number chooses, so that all rows differ and a picture takes some hundred bytes at any size. Neighbours
-are alike: rows come in runs of RUN with a length and a picture size of their own.
+which the row's number chooses, so that a picture takes some hundred bytes at any size. Neighbours are alike: rows come
+in runs of RUN, whose answers have a mean length of their own.
 """
 
 import io
@@ -34,10 +34,10 @@ def rows(num_rows: int, seed: int) -> list[dict]:
     rng = np.random.default_rng(seed)
     found = []
     for start in range(0, num_rows, RUN):
-        mean, side = rng.lognormal(3.3, 0.5), rng.choice(SIDES)
+        mean = rng.lognormal(3.3, 0.5)
         for i in range(start, min(start + RUN, num_rows)):
             num_images = int(rng.random() < 0.75) * (1 + int(rng.random() < 0.1))
-            sizes = [(int(side), int(rng.choice(SIDES))) for _ in range(num_images)]
+            sizes = rng.choice(SIDES, (num_images, 2)).tolist()
             images = [{"bytes": _picture(*size, i % 256), "path": f"{i}-{k}.gif"} for k, size in enumerate(sizes)]
             texts = [_turn(rng, mean, f"{i}" if not k else "more") for k in range(rng.geometric(0.5))]
             found.append({"images": images, "texts": texts})
@@ -49,14 +49,13 @@ def _turn(rng: np.random.Generator, mean: float, name: str) -> dict:
     return {"user": f"{name}: {question}?", "assistant": answer}
 
 
-def upload(repo: str, num_rows: int, seed: int, *, num_files: int = 4, row_group_size: int = 100) -> str:
-    """A dataset repository with such rows; returns its name."""
-    made = rows(num_rows, seed)
+def upload(repo: str, made: list[dict], *, num_files: int = 4, row_group_size: int = 100) -> str:
+    """A dataset repository with these rows; returns its name."""
     api, operations = HfApi(), []
     api.create_repo(repo, repo_type="dataset")
     for i in range(num_files):
         out = io.BytesIO()
-        part = made[i * num_rows // num_files : (i + 1) * num_rows // num_files]
+        part = made[i * len(made) // num_files : (i + 1) * len(made) // num_files]
         pq.write_table(pa.Table.from_pylist(part, SCHEMA), out, row_group_size=row_group_size)
         operations.append(CommitOperationAdd(f"data/train-{i:05d}-of-{num_files:05d}.parquet", out.getvalue()))
     api.create_commit(repo, operations, commit_message="add", repo_type="dataset")
