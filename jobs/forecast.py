@@ -265,7 +265,7 @@ def describe(
         "seq_len": config.pack.seq_len,
         "num_packs": _interval(num_packs),
         "fill": _interval(sums["num_tokens"] / (num_packs * config.pack.seq_len), digits=4),
-        "num_steps": _interval(np.floor(num_packs / global_batch_size)),
+        "num_steps": _interval(np.rint(num_packs) // global_batch_size),
         **{name: _interval(sums[name]) for name in ("num_samples", "num_quarantined", "num_duplicates", "num_tokens",
                                                    "num_label_tokens", "num_images", "vision_cost")},
         "upload_bytes": _interval(sums["num_bytes_written"]),

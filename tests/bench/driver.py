@@ -34,7 +34,7 @@ from jobs.publication import Publication
 from jobs.publish import Repository
 from jobs.shards import count, empty_row, to_ipc
 from packing_udfs import config, contract
-from packing_udfs.metrics import add
+from packing_udfs.metrics import add, histograms, shard_sums
 from packing_udfs.outcomes import LEDGER_SCHEMA
 from packing_udfs.processor import fetch
 
@@ -169,7 +169,11 @@ def _messages(repository: Repository, paths: tuple[str, ...]) -> Iterator[bytes]
         file = Path(folder, "shard.parquet")
         file.write_bytes(b"PAR1" * 100)
         operation = repository.upload("data/any.parquet", file)
-    pack = np.random.default_rng(0).integers(1, 57, PACKS)
+    rng = np.random.default_rng(0)
+    pack, lengths = rng.integers(1, 57, PACKS), rng.integers(300, 1700, SAMPLES)
+    members = np.array_split(np.arange(SAMPLES), PACKS)
+    sums = shard_sums(lengths, lengths // 80, PACKS, PACKS - 2)
+    sums["histograms"] = histograms(lengths, lengths // 80, np.ones(SAMPLES, np.int64), members, 4096)
     ledger = to_ipc(pa.Table.from_pylist(_ledger(), schema=LEDGER_SCHEMA))
     quarantine = to_ipc(pa.Table.from_pylist(_quarantine(), schema=contract.QUARANTINE_SCHEMA))
     for shard, path in enumerate(paths):
@@ -181,10 +185,7 @@ def _messages(repository: Repository, paths: tuple[str, ...]) -> Iterator[bytes]
             "row_groups": to_ipc(_row_groups(path, np.roll(pack, shard))),
             "ledger": ledger,
             "quarantine": quarantine,
-            "sums": json.dumps({
-                "num_samples": SAMPLES, "num_packs": PACKS, "bound": PACKS - 2, "num_tokens": PACKS * 4000,
-                "vision_cost": int(pack.sum()), "attention_cost": PACKS * 4_000_000, "naive_tokens": PACKS * 9000,
-            }),
+            "sums": json.dumps(sums),
         }  # fmt: skip
         yield pickle.dumps([row])
 
