@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import BinaryIO
 
 import fsspec
 import httpx2
@@ -59,6 +60,10 @@ class Packed:
             raise PackedError(f"{self.name}: has no {path}; is it a dataset that jobs.pack has published?")
         return self.fs.cat_file(f"{self.root}/{path}")
 
+    def open(self, path: str) -> BinaryIO:
+        """A file to read and seek in."""
+        return self.fs.open(f"{self.root}/{path}", "rb", block_size=1 << 20)
+
     def manifest(self, split: str) -> manifest.Manifest:
         """A split's manifest. Raises PackedError when there is none, ContractError when it is damaged."""
         if split not in self.splits:
@@ -77,7 +82,7 @@ class Packed:
 
     def row_group(self, file: str, index: int, columns: Sequence[str] | None = None) -> pa.Table:
         """Packs of one row group, all columns or some."""
-        with self.fs.open(f"{self.root}/{file}", "rb", block_size=1 << 20) as source, pq.ParquetFile(source) as parquet:
+        with self.open(file) as source, pq.ParquetFile(source) as parquet:
             return parquet.read_row_group(index, columns=columns, use_threads=False)
 
     def table(self, file: str) -> pa.Table:

@@ -65,7 +65,12 @@ def is_appended(config: Config, head: Head, run: str) -> bool:
 
 def run_fingerprint(config: Config, sources: Sequence[PinnedSource], processor: ProcessorFiles) -> str:
     """SHA-256 of all that determines the output: contract, configuration, source commits, processor."""
-    return _sha256([contract.VERSION, _plain(config), [s.commit for s in sources], processor.fingerprint])
+    return fingerprint_of(_plain(config), [s.commit for s in sources], processor.fingerprint)
+
+
+def fingerprint_of(config: dict, commits: Sequence[str], processor: str) -> str:
+    """The fingerprint of a run by what its manifest says of it: configuration, source commits, processor's files."""
+    return _sha256([contract.VERSION, config, list(commits), processor])
 
 
 def shards_fingerprint(

@@ -104,18 +104,18 @@ def image_token_id(packs: pa.Table) -> int | None:
     """
     columns = ("input_ids", "sample_lengths", "sample_num_images", "image_num_tokens")
     ids, lengths, num_images, num_tokens = (packs[c].combine_chunks().flatten().to_numpy() for c in columns)
-    placeholders = _sums(num_tokens, num_images)
+    placeholders = segment_sums(num_tokens, num_images)
     if not placeholders.any() or lengths.sum() != len(ids):
         return None
     most = int(placeholders.argmax())
     start = int(lengths[:most].sum())
     found, counts = np.unique(ids[start : start + lengths[most]], return_counts=True)
     candidates = found[counts == placeholders[most]].tolist()
-    return next((c for c in candidates if np.array_equal(_sums(ids == c, lengths), placeholders)), None)
+    return next((c for c in candidates if np.array_equal(segment_sums(ids == c, lengths), placeholders)), None)
 
 
-def _sums(values: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """Sums of neighbouring values, `counts` of them at a time: _sums([1, 2, 3], [2, 0, 1]) == [3, 0, 3]."""
+def segment_sums(values: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """Sums of neighbouring values, `counts` of them at a time: segment_sums([1, 2, 3], [2, 0, 1]) == [3, 0, 3]."""
     ends = np.cumsum(counts)
-    total = np.concatenate([[0], np.cumsum(values)])
+    total = np.concatenate([[0], np.cumsum(values, dtype=np.int64)])
     return total[ends] - total[ends - counts]

@@ -28,7 +28,7 @@ def write_shard(path: str, repo_path: str, row_groups: Iterable[pa.Table]) -> pa
         for table in row_groups:
             assert table.num_rows > 0, "an empty row group cannot be dealt"
             writer.write_table(table.cast(schema), row_group_size=table.num_rows)
-            rows.append(_totals(table))
+            rows.append(row_group_totals(table))
     num_bytes = os.path.getsize(path)
     with open(path, "rb") as file:
         file.seek(num_bytes - PARQUET_TAIL)
@@ -49,7 +49,9 @@ def write_shard(path: str, repo_path: str, row_groups: Iterable[pa.Table]) -> pa
     return pa.Table.from_pylist(rows, schema=contract.MANIFEST_SCHEMA)
 
 
-def _totals(packs: pa.Table) -> dict:
+def row_group_totals(packs: pa.Table) -> dict:
+    """What the manifest says of one row group's packs (`contract.PACK_SCHEMA`)."""
+
     def total(name: str) -> int:
         return sum(packs[name].to_pylist())
 
