@@ -17,8 +17,8 @@ import numpy as np
 
 from jobs import card
 from jobs.check_split import DAMAGED, Finding, Seen, check_data, check_manifest, limits_of, one_line
+from jobs.outputs import OutputError
 from jobs.packed import REPORT, Packed, open_packed
-from jobs.publish import OutputError
 from packing_udfs import contract, metrics
 from packing_udfs.manifest import Manifest
 
@@ -49,11 +49,11 @@ def validate(packed: Packed, processor: str | None = None, *, decodes: bool = Fa
             continue
         seen[split] = Seen()
         yield from check_data(packed, found, limits_of(packed, found, processor, decodes), seen[split])
-    sound = {split: manifests[split] for split in seen}
-    yield from _twice(sound, seen)
-    yield from _ledgers(packed, sound, seen)
-    yield from _report(packed, sound)
-    yield from _card(packed, manifests)
+    if seen.keys() == set(packed.splits):  # what a run counts is in all of its splits
+        yield from _twice(manifests, seen)
+        yield from _ledgers(packed, manifests, seen)
+    yield from _report(packed, {split: manifests[split] for split in seen})
+    yield from _card(packed)
 
 
 def _files(packed: Packed, manifests: dict[str, Manifest]) -> Iterator[Finding]:
@@ -68,10 +68,15 @@ def _files(packed: Packed, manifests: dict[str, Manifest]) -> Iterator[Finding]:
             yield Finding(path, "missing; the manifest names it")
         elif size not in (None, packed.paths[path]):
             yield Finding(path, f"{packed.paths[path]} bytes, the manifest says {size}", field="file_bytes")
-    quarantines = tuple(f"{contract.QUARANTINE_DIR.format(split=split)}/" for split in manifests)
+    quarantines = [f"{contract.QUARANTINE_DIR.format(split=split)}/" for split in packed.splits]
+    unread = [split for split in packed.splits if split not in manifests]  # of which nothing more can be said
+    known = [f"{contract.DATA_DIR.format(split=split)}/" for split in unread]
+    known += [
+        name.format(split=split) for split in unread for name in (contract.MANIFEST_JSON, contract.MANIFEST_PARQUET)
+    ]
     for path in packed.paths:
         is_ours = path.startswith(("data/", "manifest/", "quarantine/"))
-        if is_ours and path not in named and not (quarantines and path.startswith(quarantines)):
+        if is_ours and path not in named and not path.startswith((*quarantines, *known)):
             yield Finding(path, "extra; no manifest names it")
     for path in ("README.md", REPORT, "report.html"):
         if path not in packed.paths:
@@ -101,7 +106,7 @@ def _has_each_once(runs: list[dict]) -> bool:
     return (
         len(runs) == 1
         and config["shards"]["duplicates"] == "drop"
-        and config["pack"]["over_length"] != "split"
+        and config["pack"]["over_length"] != "split_turns"
         and all(source["weight"] <= 1 for source in config["sources"])
     )
 
@@ -131,7 +136,7 @@ def _ledgers(packed: Packed, manifests: dict[str, Manifest], seen: dict[str, See
         in_packs = sum((seen[split].sources for split in part), Counter())
         in_quarantine, faults = _quarantines(packed, part)
         yield from faults
-        makes_parts = any(run["config"]["pack"]["over_length"] == "split" for run in runs)  # several of one row
+        makes_parts = any(run["config"]["pack"]["over_length"] == "split_turns" for run in runs)  # several of one row
         for name in sorted({source["name"] for source in sources}):
             for outcome, found, what, known in (
                 ("num_packed", in_packs[name], "the packs hold", not makes_parts),
@@ -191,7 +196,7 @@ def _report(packed: Packed, manifests: dict[str, Manifest]) -> Iterator[Finding]
             yield Finding(REPORT, message, field="ledger")
 
 
-def _card(packed: Packed, manifests: dict[str, Manifest]) -> Iterator[Finding]:
+def _card(packed: Packed) -> Iterator[Finding]:
     """The card's configuration `packed`: the splits that there are."""
     if "README.md" not in packed.paths:
         return  # said with the files
@@ -203,8 +208,8 @@ def _card(packed: Packed, manifests: dict[str, Manifest]) -> Iterator[Finding]:
     configs = {config.get("config_name"): config for config in front.get("configs") or []}
     files = configs.get("packed", {}).get("data_files") or []
     named = sorted(entry["split"] for entry in files if isinstance(entry, dict))
-    if named != sorted(manifests):
-        yield Finding("README.md", f"splits {named}, there are {sorted(manifests)}", field="configs")
+    if named != sorted(packed.splits):
+        yield Finding("README.md", f"splits {named}, there are {sorted(packed.splits)}", field="configs")
 
 
 def main(argv: list[str] | None = None) -> int:

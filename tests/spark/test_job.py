@@ -12,7 +12,7 @@ from datasets import Image, List, load_dataset
 from huggingface_hub import HfFileSystem
 from transformers import AutoProcessor
 
-from jobs import pack, publish
+from jobs import pack, publish, validate
 from jobs.demo.__main__ import DEMO
 from packing_udfs import config, contract, manifest
 from packing_udfs.reader import PackedDataset
@@ -157,6 +157,13 @@ def test_card_is_readable_and_names_licences(packed, api):
     assert "apache-2.0" in info.card_data["license"]
     text = download(api, "user/packed", "README.md").read_text("utf-8")
     assert f"| train | {packed['splits']['train']['totals']['num_packs']} |" in text
+
+
+def test_what_is_published_is_sound_and_its_page_is_made_of_it(packed, api, tmp_path, capsys):
+    assert validate.main(["user/packed", "--processor", str(DEMO / "processor")]) == 0
+    assert capsys.readouterr().out.startswith("no findings in ")
+    assert pack.report.main(["user/packed", "--revision", packed["commit"], "--out", str(tmp_path / "page.html")]) == 0
+    assert (tmp_path / "page.html").read_bytes() == download(api, "user/packed", "report.html").read_bytes()
 
 
 def test_a_second_run_changes_nothing(packed, run_demo, api):
