@@ -28,46 +28,24 @@ operations in the sidecar (they would be run by whoever reads them).
 import hashlib
 import logging
 import re
-import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
 
 from jobs.outputs import Head, MovedError, PublishError, Run
-from jobs.retries import HUB_ERRORS, one_line
+from jobs.pace import Pace
+from jobs.retries import HUB_ERRORS, is_transient, one_line
 from jobs.shards import dump_rows, load_rows
 
 if TYPE_CHECKING:
     from jobs.publish import Repository
 
 SIDECARS = ".packing"
-COMMITS_AN_HOUR = 120  # the Hub allows 128
-HOUR = 3600
 DIGITS = 12  # of a fingerprint or commit in a title
 _TITLE = re.compile(rf"Pack \d+ shards \(run (\w{{{DIGITS}}}), shards (\w{{{DIGITS}}}) on (\w{{{DIGITS}}})\)")
 logger = logging.getLogger(__name__)
-
-
-class Pace:
-    """At most COMMITS_AN_HOUR commits in any hour."""
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep):
-        self.clock, self._sleep = clock, sleep
-        self._times: deque[float] = deque(maxlen=COMMITS_AN_HOUR)
-
-    def seconds_to_wait(self) -> float:
-        """Until the next commit may be made."""
-        is_full = len(self._times) == COMMITS_AN_HOUR
-        return max(0.0, self._times[0] + HOUR - self.clock()) if is_full else 0.0
-
-    def begin(self) -> None:
-        """Wait for the next commit's turn and count it."""
-        if seconds := self.seconds_to_wait():
-            logger.warning("the Hub takes %d commits an hour: waiting %.0f s", COMMITS_AN_HOUR, seconds)
-            self._sleep(seconds)
-        self._times.append(self.clock())
 
 
 class PullRequestDraft:
@@ -81,6 +59,7 @@ class PullRequestDraft:
         self.kept: list[dict] = []
         self._pace = pace or Pace()
         self._started = self._pace.clock()  # … or when finished shards were last stored
+        self._may_keep = True  # in a pull request; a token may write and still not open one
         self._request: int | None = None  # the pull request's number
         self._tip = head.commit
         self._num_parts = 0
@@ -96,8 +75,16 @@ class PullRequestDraft:
             for request in draft._requests():
                 draft._look_at(request)
         except HUB_ERRORS as error:
-            raise PublishError(f"pull requests of {repository.repo} cannot be read: {one_line(error)}") from error
+            draft._do_without(error)
         return draft
+
+    def _do_without(self, error: Exception) -> None:
+        """Go on without a pull request, where the Hub refuses one and the run fits one commit. Raises PublishError."""
+        why = f"{self.repository.repo} has no pull requests for this token: {one_line(error)}"
+        if self.run.num_shards > self._room or is_transient(error):
+            raise PublishError(why) from error
+        logger.warning("%s; a run that dies starts anew", why)
+        self._may_keep = False
 
     # What an earlier attempt left.
 
@@ -169,8 +156,17 @@ class PullRequestDraft:
         self._num_pending += len(_operations(rows))
         self._written |= {operation.path_in_repo for operation in _operations(rows)}
         is_due = self._pace.clock() - self._started >= self.repository.checkpoint_seconds
-        while self._pending and not self._pace.seconds_to_wait() and (is_due or self._num_pending >= self._room):
+        if self._may_keep and (is_due or self._num_pending >= self._room):
+            try:
+                self._open()
+            except HUB_ERRORS as error:
+                self._do_without(error)
+        while self._may_store and (is_due or self._num_pending >= self._room):
             self._store_part()
+
+    @property
+    def _may_store(self) -> bool:
+        return bool(self._request and self._pending) and not self._pace.seconds_to_wait()
 
     @property
     def _room(self) -> int:
@@ -179,7 +175,6 @@ class PullRequestDraft:
 
     def _store_part(self) -> None:
         """Commit as many shards as a commit takes, whole ones: a sidecar tells of shards that are all there."""
-        self._open()
         rows, operations = [], []
         while self._pending and (not rows or len(operations) + len(_operations(self._pending[0])) <= self._room):
             shard = self._pending.popleft()
@@ -208,11 +203,8 @@ class PullRequestDraft:
             made = HfApi().create_pull_request
             return same[0] if same else made(self.repository.repo, self.title, repo_type="dataset").num
 
-        try:
-            self._request = self.repository.retry(find_or_make)
-            self._tip = self.repository.head_of(self._revision)
-        except HUB_ERRORS as error:
-            raise PublishError(f"{self.repository.repo}: no pull request: {one_line(error)}") from error
+        self._request = self.repository.retry(find_or_make)
+        self._tip = self.repository.head_of(self._revision)
         logger.info("finished shards are kept in pull request %d of %s", self._request, self.repository.repo)
         if self._tip != self.head.commit:
             self._fail_moved()
@@ -232,9 +224,9 @@ class PullRequestDraft:
                 title = f"Pack {len(data)} shards (run {self.run.run[:DIGITS]})"
                 return self.repository.commit(operations, title, self.head.commit)
         try:
+            self._open()
             while self._pending:
                 self._store_part()
-            self._open()
             self._finish(files, delete)
             if self.repository.head_of("main") != self.head.commit:
                 self._fail_moved()

@@ -26,8 +26,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from jobs.blocks import Block, draw_blocks
-from jobs.drafts import COMMITS_AN_HOUR, num_commits
+from jobs.drafts import num_commits
 from jobs.outputs import Head
+from jobs.pace import COMMITS_AN_HOUR
 from jobs.pack import check_budgets, settings
 from jobs.pages.run import PICTURES
 from jobs.pinned import PinnedSource

@@ -7,9 +7,10 @@ import math
 import pytest
 from huggingface_hub import CommitOperationAdd, HfApi
 
-from jobs import drafts
-from jobs.drafts import Pace, PullRequestDraft
+from jobs import pace as module
+from jobs.drafts import PullRequestDraft
 from jobs.outputs import MovedError, PublishError, Run
+from jobs.pace import Pace
 from jobs.publish import Repository
 from jobs.shards import dump_rows, empty_row, load_rows
 
@@ -244,6 +245,20 @@ def test_what_the_run_did_not_make_is_not_published(api, rows, expected, change)
     assert files_of(api, repository.repo) == expected
 
 
+@pytest.mark.parametrize("route", ["list_discussions", "create_discussion"])
+def test_a_token_that_may_open_no_pull_request(session_hub, api, rows, expected, route):
+    """A run of one commit goes on without; a larger one is refused, before its first shard where that is known."""
+    small = made(api, f"user/draft-forbidden-{route}", max_operations=100, checkpoint_seconds=0)
+    refused = session_hub.inject(route=route, status=403, times=None)
+    assert attempt(small, rows)[1] == list(range(NUM_SHARDS))
+    assert refused.hits == 1
+    assert files_of(api, small.repo) == expected
+    large = Repository(small.repo, 0, 3, math.inf)
+    with pytest.raises(PublishError, match="has no pull requests for this token"):
+        attempt(large, rows, OTHER)
+    assert files_of(api, small.repo) == expected
+
+
 def test_a_main_branch_that_moved_closes_the_pull_request(api, rows):
     repository = made(api, "user/draft-moved")
     draft = begin(repository, rows)
@@ -262,7 +277,7 @@ def test_the_same_shards_may_be_published_under_another_limit(api, rows, expecte
 
 
 def test_no_more_commits_an_hour_than_the_hub_takes(monkeypatch):
-    monkeypatch.setattr(drafts, "COMMITS_AN_HOUR", 3)
+    monkeypatch.setattr(module, "COMMITS_AN_HOUR", 3)
     now, slept = [0.0], []
 
     def sleep(seconds: float) -> None:
