@@ -34,7 +34,7 @@ from jobs.java import JavaError
 from jobs.outputs import Draft, Head, Output, PublishError, Run
 from jobs.pinned import PinnedSource, SourceError
 from jobs.plan import plan_shards
-from jobs.progress import SPARK_ERRORS, LostRowsError, WorkerError, collect, speed, worker_error
+from jobs.progress import SPARK_ERRORS, LostRowsError, WorkerError, as_line, collect, speed, worker_error
 from jobs.publication import Publication, is_appended, read_appended, run_fingerprint, shards_fingerprint
 from jobs.session import active_session, get_session
 from jobs.shards import ShardPlan, ShardWork, from_ipc
@@ -48,6 +48,10 @@ from packing_udfs.processor import ProcessorFiles, fetch
 USER_ERRORS = (
     *(ValueError, JavaError, WorkerError, PublishError),
     *(report.QualityError, report.LedgerError, LostRowsError),
+)
+INTERRUPTED = (
+    "error: interrupted; the next run goes on from the shards in this one's pull request, if it came so far; the "
+    "repository is as it was, unless the commit was on its way"
 )
 logger = logging.getLogger(__name__)
 
@@ -211,9 +215,10 @@ def main(argv: list[str] | None = None, spark: SparkSession | None = None) -> in
         print(f"error: {worker_error(error)}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("error: interrupted; the repository is as it was, unless the commit was on its way", file=sys.stderr)
+        print(INTERRUPTED, file=sys.stderr)
         return 130
     print(report.as_text(result))
+    print(as_line(result["speed"]))
     repo = result["config"]["output"]["repo"]
     print(f"published    {repo} at {result['commit'][:12]}")
     print(f"             {constants.ENDPOINT}/datasets/{repo}")

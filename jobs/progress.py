@@ -156,6 +156,15 @@ def speed(rows: Sequence[dict], seconds: float, num_kept: int) -> dict:
     }
 
 
+def as_line(how_fast: dict) -> str:
+    """`speed` as a run prints it."""
+    kept = f", {how_fast['num_shards_kept']:,} shards kept from before" if how_fast["num_shards_kept"] else ""
+    return (
+        f"packing      {how_fast['seconds']:,.1f} s, {how_fast['samples_per_second']:,.0f} samples/s, "
+        f"{how_fast['bytes_read_per_second'] / 1e6:,.1f} MB of images/s{kept}"
+    )
+
+
 def worker_error(error: PySparkException | Py4JJavaError) -> RuntimeError:
     """What Spark raised for a worker, as PublishError when an upload failed, else as WorkerError."""
     lines = [line for line in str(error).strip().splitlines() if line and not line[0].isspace()]

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from jobs import progress
-from jobs.progress import LostRowsError, Progress, speed
+from jobs.progress import LostRowsError, Progress, as_line, speed
 from jobs.shards import COUNTS, empty_row, log_shard
 
 
@@ -74,6 +74,9 @@ def test_speed():
     assert speed(rows, 2.0, 3) == {
         "seconds": 2.0, "num_shards_kept": 3, "samples_per_second": 25.0, "bytes_read_per_second": 2000.0,
     }  # fmt: skip
+    assert as_line(speed(rows, 2.0, 3)) == (
+        "packing      2.0 s, 25 samples/s, 0.0 MB of images/s, 3 shards kept from before"
+    )
     assert speed([], 0.0, 4)["samples_per_second"] == 0
 
 
