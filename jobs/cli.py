@@ -12,6 +12,7 @@ from jobs.installed import check_or_exit
 COMMANDS = {
     "pack": "pack datasets of images and chat turns into training data",
     "compare": "what packing would do to your data, beside padding",
+    "inspect": "print and draw one pack",
     "validate": "check a packed dataset against contract, manifest, ledger and hashes",
     "report": "the page of a packed dataset, rebuilt from what is published",
 }

@@ -2,8 +2,8 @@
 
 Templates (`*.html.jinja`) extend `base.html.jinja`, which has the style, and share `macros.html.jinja`. `drawing` has
 the figures and `packs` the strips of packs; `comparison` fills the page of `jobs.compare`, `run` that of `jobs.pack`
-and `jobs.report`. Rejected: a page that draws in the browser (a library to ship or fetch, and nothing to see in a mail
-or a ticket).
+and `jobs.report`; `pack.html.jinja` is that of `jobs.inspect`. Rejected: a page that draws in the browser (a library to
+ship or fetch, and nothing to see in a mail or a ticket).
 """
 
 import base64
