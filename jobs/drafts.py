@@ -25,7 +25,6 @@ Rejected: uploads without a commit (the Hub promises nothing for them), a branch
 operations in the sidecar (they would be run by whoever reads them).
 """
 
-import hashlib
 import logging
 import re
 from collections import deque
@@ -237,9 +236,9 @@ class PullRequestDraft:
             raise PublishError(f"publishing to {self.repository.repo} failed: {one_line(error)}") from error
 
     def _finish(self, files: Mapping[str, bytes], delete: Sequence[str]) -> None:
-        """Bring the pull request to what is to be published; nothing where an earlier attempt came so far."""
+        """Bring the pull request to what is to be published. The Hub's client makes no commit that changes nothing."""
         there = self.repository.tree(self._tip)
-        added = [CommitOperationAdd(p, d) for p, d in sorted(files.items()) if there.get(p) not in _content_ids(d)]
+        added = [CommitOperationAdd(path, data) for path, data in sorted(files.items())]
         operations = [*_deletions((set(delete) & there.keys()) - {*files, *self._written}), *added]
         if _sidecars(there):  # last: until then the shards can be taken up again
             operations.append(CommitOperationDelete(f"{SIDECARS}/", is_folder=True))
@@ -306,9 +305,3 @@ def _deletions(paths: set[str]) -> list[CommitOperationDelete]:
 
 def _sidecars(files: Mapping[str, str]) -> list[str]:
     return sorted(path for path in files if path.startswith(f"{SIDECARS}/"))
-
-
-def _content_ids(data: bytes) -> tuple[str, str]:
-    """What a listing may say of a file with this content: SHA-256, or the id that git gives it."""
-    git = hashlib.sha1(f"blob {len(data)}\0".encode() + data, usedforsecurity=False)
-    return hashlib.sha256(data).hexdigest(), git.hexdigest()

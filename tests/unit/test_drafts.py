@@ -218,12 +218,20 @@ def test_a_pull_request_for_another_head_is_closed(api, rows, expected):
     assert "cannot be merged" in comment.content
 
 
-def test_another_runs_and_other_peoples_pull_requests_are_left_alone(api, rows, expected, monkeypatch):
-    repository = made(api, "user/draft-foreign")
+@pytest.mark.parametrize("hub_filters", [True, False])
+def test_another_runs_and_other_peoples_pull_requests_are_left_alone(api, rows, expected, monkeypatch, hub_filters):
+    repository = made(api, f"user/draft-foreign-{hub_filters}".lower())
     begin(repository, rows, OTHER)
     api.create_pull_request(repository.repo, "Fix a typo", repo_type="dataset")
     begin(repository, rows)
     monkeypatch.setattr(HfApi, "whoami", lambda self: {"name": "somebody"})
+    if not hub_filters:
+        listed = HfApi.get_repo_discussions
+        monkeypatch.setattr(
+            HfApi,
+            "get_repo_discussions",
+            lambda self, repo, **options: listed(self, repo, **options | {"author": None}),
+        )
     draft = repository.draft(repository.read_head(), RUN)
     assert draft.kept == []
     monkeypatch.undo()
