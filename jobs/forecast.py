@@ -29,11 +29,10 @@ from jobs.blocks import Block, draw_blocks
 from jobs.drafts import num_commits
 from jobs.outputs import Head
 from jobs.pace import COMMITS_AN_HOUR
-from jobs.pack import check_budgets, settings
+from jobs.pack import check_budgets, open_output, settings
 from jobs.pages.run import PICTURES
 from jobs.pinned import PinnedSource
 from jobs.plan import plan_shards, splits_of
-from jobs.publish import Repository
 from jobs.sampling import share_out
 from jobs.shards import ShardPlan
 from jobs.sources import pin
@@ -102,7 +101,7 @@ def forecast(config: Config, *, max_rows: int = 4096, global_batch_size: int = 3
     processor = fetch(config.processor.path, config.processor.revision)
     check_budgets(config, processor)
     sources = [pin(source, f"sources.{i}", config.output.retry_seconds) for i, source in enumerate(config.sources)]
-    head = Repository(config.output.repo, config.output.retry_seconds).read_head()
+    head = open_output(config).read_head()
     plan = plan_shards(config, sources, head)
     encoder = Encoder(processor.load(), config.pack.train_on)
     samples = draw(sources, max_rows, encoder, settings(config, sources))

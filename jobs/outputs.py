@@ -1,4 +1,4 @@
-"""What a run needs of the place that it writes to, whatever that is; `jobs.publish` is the Hub's.
+"""What a run needs of the place that it writes to: `jobs.publish` is the Hub's, `jobs.folder` a folder's.
 
     check_token, read_head, create      before Spark starts: what is there, and may it be written to
     upload                              in a worker: one finished file; nothing refers to it yet
@@ -7,6 +7,7 @@
 Until `Draft.publish` the place shows what it showed before, from then on all of the run.
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +33,15 @@ class MovedError(PublishError):
 
 class OutputError(ValueError):
     """An output that cannot be written to; the message names the field, the value and what to do."""
+
+
+def our_info(data: bytes) -> dict | None:
+    """A manifest's info, None when the file is somebody else's."""
+    try:
+        info = json.loads(data)
+    except ValueError:
+        return None
+    return info if isinstance(info, dict) and {"contract", "run", "runs", "totals"} <= info.keys() else None
 
 
 @dataclass(frozen=True)

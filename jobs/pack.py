@@ -30,6 +30,7 @@ from huggingface_hub.utils import disable_progress_bars
 from pyspark.sql import SparkSession
 
 from jobs import card, publish, report
+from jobs.folder import Folder
 from jobs.java import JavaError
 from jobs.outputs import Draft, Head, Output, PublishError, Run
 from jobs.pinned import PinnedSource, SourceError
@@ -40,7 +41,7 @@ from jobs.session import active_session, get_session
 from jobs.shards import ShardPlan, ShardWork, from_ipc
 from jobs.sources import check_unchanged, pin, read
 from packing_udfs import contract
-from packing_udfs.config import Config, ConfigError, describe, load
+from packing_udfs.config import Config, ConfigError, describe, is_folder, load
 from packing_udfs.encode import Encoder
 from packing_udfs.pack import PackSettings
 from packing_udfs.processor import ProcessorFiles, fetch
@@ -66,7 +67,7 @@ def run(config: Config, spark: SparkSession | None = None, *, spark_conf: str | 
     spark = active_session(spark)  # what it cannot run on is said first
     processor = fetch(config.processor.path, config.processor.revision)
     vision_unit = check_budgets(config, processor)
-    output = _output(config)
+    output = open_output(config)
     output.check_token()
     sources = [pin(source, f"sources.{i}", config.output.retry_seconds) for i, source in enumerate(config.sources)]
     _plan(config, sources, output.read_head())  # what is wrong is said before a repository is made
@@ -99,9 +100,11 @@ def run(config: Config, spark: SparkSession | None = None, *, spark_conf: str | 
     return publication.publish(draft) | {"speed": how_fast}
 
 
-def _output(config: Config) -> Output:
+def open_output(config: Config) -> Output:
     """Where packs go."""
     fields = config.output
+    if is_folder(fields.repo):
+        return Folder(fields.repo)
     return publish.Repository(
         fields.repo, fields.retry_seconds, fields.max_operations_per_commit, fields.checkpoint_seconds
     )
@@ -221,7 +224,8 @@ def main(argv: list[str] | None = None, spark: SparkSession | None = None) -> in
     print(as_line(result["speed"]))
     repo = result["config"]["output"]["repo"]
     print(f"published    {repo} at {result['commit'][:12]}")
-    print(f"             {constants.ENDPOINT}/datasets/{repo}")
+    if not is_folder(repo):
+        print(f"             {constants.ENDPOINT}/datasets/{repo}")
     return 0
 
 

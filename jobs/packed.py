@@ -6,8 +6,8 @@ is not asked for is not fetched; images are asked for a row group at a time.
 
 import io
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import BinaryIO
@@ -22,6 +22,7 @@ from huggingface_hub.errors import HfHubHTTPError, HFValidationError, Repository
 
 from packing_udfs import contract, manifest
 from packing_udfs.config import is_folder
+from packing_udfs.folder_tree import places
 
 REPORT = "report.json"
 LIGHT = tuple(name for name in contract.PACK_SCHEMA.names if name != "images")
@@ -39,12 +40,14 @@ class Packed:
     commit: str | None
     fs: AbstractFileSystem
     root: str
+    places: Mapping[str, str] = field(default_factory=dict)  # path → file, where they differ (`folder_tree`)
 
     @cached_property
     def paths(self) -> dict[str, int]:
         """Bytes of every file by its path in the repository, sorted."""
         found = self.fs.find(self.root, detail=True)
         sizes = {path.removeprefix(self.root).lstrip("/"): entry["size"] for path, entry in found.items()}
+        sizes = {path: sizes[file] for path, file in self.places.items() if file in sizes} if self.places else sizes
         return {path: sizes[path] for path in sorted(sizes) if not any(p.startswith(".") for p in path.split("/"))}
 
     @cached_property
@@ -58,11 +61,14 @@ class Packed:
         """A whole file. Raises PackedError when it is not there."""
         if path not in self.paths:
             raise PackedError(f"{self.name}: has no {path}; is it a dataset that jobs.pack has published?")
-        return self.fs.cat_file(f"{self.root}/{path}")
+        return self.fs.cat_file(self._address(path))
+
+    def _address(self, path: str) -> str:
+        return f"{self.root}/{self.places.get(path, path)}"
 
     def open(self, path: str) -> BinaryIO:
         """A file to read and seek in."""
-        return self.fs.open(f"{self.root}/{path}", "rb", block_size=1 << 20)
+        return self.fs.open(self._address(path), "rb", block_size=1 << 20)
 
     def manifest(self, split: str) -> manifest.Manifest:
         """A split's manifest. Raises PackedError when there is none, ContractError when it is damaged."""
@@ -99,7 +105,8 @@ def open_packed(repo_or_path: str, revision: str | None = None) -> Packed:
         if revision is not None:
             raise PackedError(f"{repo_or_path}: is a folder, which has no revision {revision!r}")
         fs, root = fsspec.url_to_fs(repo_or_path)
-        return Packed(repo_or_path, None, fs, root.rstrip("/"))
+        root = root.rstrip("/")
+        return Packed(repo_or_path, None, fs, root, places(lambda name: fs.cat_file(f"{root}/{name}")))
     try:
         commit = HfApi().dataset_info(repo_or_path, revision=revision).sha
     except (HFValidationError, RepositoryNotFoundError):

@@ -54,7 +54,7 @@ def open_folder(folder: str) -> tuple[fsspec.AbstractFileSystem, str]:
     """fsspec's file system for a folder, and the folder's name there. Raises ValueError for one that it lacks."""
     try:
         return fsspec.core.url_to_fs(folder)
-    except ImportError as error:
+    except (ImportError, ValueError) as error:
         raise ValueError(f"{folder} cannot be opened: {error}") from None
 
 

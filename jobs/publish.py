@@ -21,7 +21,7 @@ from huggingface_hub.hf_api import GitCommitInfo, RepoFile
 from huggingface_hub.utils import disable_progress_bars
 
 from jobs.drafts import PullRequestDraft
-from jobs.outputs import Head, MovedError, OutputError, PublishError, Run
+from jobs.outputs import Head, MovedError, OutputError, PublishError, Run, our_info
 from jobs.retries import HUB_ERRORS, is_transient, one_line, retrying
 from packing_udfs import contract, manifest
 
@@ -109,7 +109,7 @@ class Repository:
             return Head(None)
         paths = tuple(sorted(sibling.rfilename for sibling in info.siblings or ()))
         found = [
-            (Path(path).stem, _our_info(self._read(path, info.sha)))
+            (Path(path).stem, our_info(self._read(path, info.sha)))
             for path in paths
             if path.startswith("manifest/") and path.endswith(".json")
         ]
@@ -193,12 +193,3 @@ class Repository:
             logger.warning("%s: what became of the commit is not known: %s", self.repo, one_line(error))
             return None
         return next((c.commit_id for c, b in pairwise(commits) if b.commit_id == parent and c.title == title), None)
-
-
-def _our_info(data: bytes) -> dict | None:
-    """A manifest's info, None when the file is somebody else's."""
-    try:
-        info = json.loads(data)
-    except ValueError:
-        return None
-    return info if isinstance(info, dict) and {"contract", "run", "runs", "totals"} <= info.keys() else None

@@ -57,6 +57,11 @@ def _pin(source: Source, field: str) -> PinnedSource:
     except SourceError:
         raise
     except _DATASETS_ERRORS as error:
+        if "is a gated dataset" in str(error):
+            raise SourceError(
+                f"{field}.repo: {source.repo} is gated: ask for access at {constants.ENDPOINT}/datasets/{source.repo}, "
+                "with the account whose token is in HF_TOKEN"
+            ) from None
         raise SourceError(f"{field}.repo: {source.repo} cannot be read as a dataset: {error}") from None
     features = opened.streaming_dataset.features
     try:

@@ -21,7 +21,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 from urllib.parse import urljoin, urlsplit
@@ -33,6 +33,7 @@ from huggingface_hub.errors import EntryNotFoundError
 from huggingface_hub.utils import WeakFileLock, build_hf_headers, validate_repo_id
 
 from packing_udfs import connections
+from packing_udfs.folder_tree import PUBLISHED, places
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -104,6 +105,7 @@ class Source:
     retry_seconds: float
     range_size: int = RANGE_SIZE
     block_size: int = BLOCK_SIZE
+    _files: dict[str, str] | None = field(default=None, init=False, repr=False)  # path → file in the folder
 
     @property
     def is_local(self) -> bool:
@@ -117,7 +119,17 @@ class Source:
     def read_file(self, path: str) -> bytes:
         """A whole small file. Raises FileNotFoundError when there is none, FetchError when it cannot be had."""
         fs, root = fsspec.core.url_to_fs(self.name)
-        return self._retried(path, lambda _: fs.cat_file(f"{root}/{path}"))
+        place = self._place(path)
+        return self._retried(path, lambda _: fs.cat_file(f"{root}/{place}"))
+
+    def _place(self, path: str) -> str:
+        """The file that stands for a path, by the folder's published.json as it was first found."""
+        if self._files is None:
+            fs, root = fsspec.core.url_to_fs(self.name)
+            self._files = self._retried(PUBLISHED, lambda _: places(lambda name: fs.cat_file(f"{root}/{name}")))
+        if self._files and path not in self._files:
+            raise FileNotFoundError(f"{self.name}: {path}: no such file")
+        return self._files.get(path, path)
 
     def list_files(self, folder: str) -> list[tuple[str, int]]:
         """(path, bytes) of the Parquet files below a folder, sorted."""
@@ -146,13 +158,14 @@ class Source:
 
     def _receive(self, path: str, offset: int, view: memoryview) -> Iterator[int]:
         """Fill `view` with a file's bytes from `offset` on, from one request; how many came, as they come."""
+        place = self._place(path)
         if self.is_local:
-            with open(f"{self.name}/{path}", "rb", buffering=0) as file:
+            with open(f"{self.name}/{place}", "rb", buffering=0) as file:
                 file.seek(offset)
                 num = file.readinto(view)
         else:
             fs, root = fsspec.core.url_to_fs(self.name)
-            data = fs.cat_file(f"{root}/{path}", start=offset, end=offset + len(view))
+            data = fs.cat_file(f"{root}/{place}", start=offset, end=offset + len(view))
             num = len(data)
             view[:num] = data
         if not num:

@@ -89,13 +89,23 @@ def fetch(path: str, revision: str = "main") -> ProcessorFiles:
 def _download(path: str, revision: str) -> tuple[Path, str]:
     import httpx2
     from huggingface_hub import HfApi, constants, snapshot_download
-    from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError, RevisionNotFoundError
+    from huggingface_hub.errors import (
+        GatedRepoError,
+        HFValidationError,
+        RepositoryNotFoundError,
+        RevisionNotFoundError,
+    )
 
     try:
         commit = HfApi().model_info(path, revision=revision).sha
         return Path(snapshot_download(path, revision=commit, allow_patterns=list(_PATTERNS))), commit
     except HFValidationError:
         raise ProcessorError(f"processor.path: {path!r} is neither a directory nor a repository owner/name") from None
+    except GatedRepoError:
+        raise ProcessorError(
+            f"processor.path: {path} is gated: ask for access at {constants.ENDPOINT}/{path}, with the account whose "
+            "token is in HF_TOKEN"
+        ) from None
     except RevisionNotFoundError:
         raise ProcessorError(f"processor.revision: {path} has no branch, tag or commit {revision!r}") from None
     except RepositoryNotFoundError:

@@ -1,0 +1,221 @@
+"""Packs to a folder: a Unity Catalog Volume, a mounted disk, or an object store that fsspec opens.
+
+The files of a dataset are the Hub's, byte for byte; how the folder shows all of a run at once is in
+`packing_udfs.folder_tree`. In the order of a run:
+
+    upload    a worker copies its finished shard: written locally, then copied from front to end, as Volumes want it
+    add       the driver notes the shard's result rows in .packing/, so that a run that dies goes on from there
+    publish   small files, then a look whether every file is there, then published.json: the one step that counts
+    after it  plain copies of what people open (README.md, report.html), and the files of the state before last go
+
+A path on a disk gets its content by renaming; a PUT to an object store is whole or not at all. So a run that is killed
+anywhere leaves the dataset as it was, and files that the next run uses or removes. One run at a time may write to a
+folder: a second one notices the first's published.json and fails, but there is no lock. Rejected: writing in place
+(readers would see it), a lock file (nobody removes it after a crash), fsspec's transactions (they rename file by file).
+"""
+
+import hashlib
+import json
+import logging
+import re
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path, PurePosixPath
+
+from jobs.outputs import Head, MovedError, OutputError, PublishError, Run, our_info
+from jobs.path_source import open_folder
+from jobs.shards import dump_rows, load_rows
+from jobs.store import Store
+from packing_udfs import contract, manifest
+from packing_udfs.folder_tree import PUBLISHED, FolderError, Stored, Tree, is_stored, load, stored_name
+
+SIDECARS = ".packing"
+_PARTS = ("data", "manifest", "quarantine")  # folders of a dataset; all else is for people
+_HALF = re.compile(r"\..+\.[0-9a-f]{32}")  # a copy that was not finished
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Folder:
+    """`outputs.Output` of a folder, an absolute path or a URL."""
+
+    folder: str
+
+    @cached_property
+    def store(self) -> Store:
+        return Store(*open_folder(self.folder))
+
+    def __getstate__(self):
+        return {"folder": self.folder}  # a file system's connections belong to a process
+
+    def check_token(self) -> None:
+        """A folder needs none. Raises OutputError when nothing opens such an address."""
+        try:
+            assert self.store
+        except ValueError as error:
+            raise OutputError(f"output.repo: {error}") from None
+
+    def read_head(self) -> Head:
+        """What the folder shows; an empty Head when there is none."""
+        try:
+            tree, files = self.tree(), self.store.list()
+            if tree is None:
+                return Head(None, tuple(sorted(path for path in files if not is_stored(path) and path[0] != ".")))
+            names = [path for path in sorted(tree.files) if path.startswith("manifest/") and path.endswith(".json")]
+            infos = [(Path(path).stem, our_info(self._read(tree, path))) for path in names]
+            readme = self._read(tree, "README.md").decode() if "README.md" in tree.files else ""
+        except (OSError, FolderError) as error:
+            raise OutputError(f"output.repo: {self.folder} cannot be read: {error}") from None
+        return Head(tree.commit, tuple(sorted(tree.files)), readme, tuple((s, info) for s, info in infos if info))
+
+    def create(self, private: bool) -> Head:
+        """Make the folder when there is none, try a write, and return what it shows. Raises OutputError."""
+        probe = f"{SIDECARS}/probe-{uuid.uuid4().hex}"
+        try:
+            self.store.put(probe, b"")
+            self.store.remove([probe])
+        except OSError as error:
+            raise OutputError(f"output.repo: {self.folder} cannot be written to: {error}") from None
+        return self.read_head()
+
+    def tree(self) -> Tree | None:
+        """What published.json says now, None without one."""
+        try:
+            return load(self.store.read(PUBLISHED))
+        except FileNotFoundError:
+            return None
+
+    def _read(self, tree: Tree, path: str) -> bytes:
+        return self.store.read(tree.files[path].file)
+
+    def read(self, path: str, commit: str) -> bytes:
+        """A file at a commit, which is the folder's or is no more. Raises MovedError."""
+        tree = self.tree()
+        if tree is None or tree.commit != commit:
+            raise MovedError(self.folder, commit)
+        return self._read(tree, path)
+
+    def read_manifest(self, commit: str, split: str) -> manifest.Manifest:
+        """The manifest of a split at a commit."""
+        names = (contract.MANIFEST_JSON, contract.MANIFEST_PARQUET)
+        return manifest.load(*(self.read(name.format(split=split), commit) for name in names))
+
+    def read_report(self, commit: str) -> dict:
+        """The published report at a commit."""
+        return json.loads(self.read("report.json", commit))
+
+    def upload(self, path_in_repo: str, file: Path) -> Stored:
+        """Copy a local file to where it is stored, unless it is there, and say where. Raises PublishError."""
+        with file.open("rb") as opened:
+            sha256 = hashlib.file_digest(opened, "sha256").hexdigest()
+        stored = Stored(stored_name(path_in_repo, sha256), file.stat().st_size, sha256)
+        try:
+            if self.store.size(stored.file) != stored.num_bytes:
+                self.store.copy(file, stored.file)
+        except OSError as error:
+            raise PublishError(f"{path_in_repo} cannot be written to {self.folder}: {error}") from error
+        return stored
+
+    def draft(self, head: Head, run: Run) -> "FolderDraft":
+        """The run's draft, with the shards that an earlier attempt finished."""
+        try:
+            return FolderDraft(self, head, run)
+        except (OSError, FolderError) as error:
+            raise PublishError(f"{self.folder} cannot be read: {error}") from error
+
+
+class FolderDraft:
+    """`outputs.Draft` of a folder."""
+
+    def __init__(self, folder: Folder, head: Head, run: Run):
+        self._folder, self._head, self._run = folder, head, run
+        self._sidecars = f"{SIDECARS}/{run.shards[:16]}"
+        tree, sizes = folder.tree(), folder.store.list()
+        is_ours = tree is not None and (tree.run, tree.shards) == (run.run, run.shards)
+        is_whole = is_ours and all(sizes.get(stored.file) == stored.num_bytes for stored in tree.files.values())
+        self.published = head.commit if is_whole else None
+        names = [name for name in sorted(sizes) if name.startswith(f"{self._sidecars}/")]
+        shards = [load_rows(folder.store.read(name)) for name in names]
+        there = [rows for rows in shards if all(sizes.get(s.file) == s.num_bytes for _, s in _files(rows))]
+        self.kept = [row | {"operation": None} for rows in there for row in rows]
+        self._files = {path: stored for rows in there for path, stored in _files(rows)}
+
+    def add(self, rows: Sequence[dict]) -> None:
+        """Note a finished shard in a sidecar of its own."""
+        hashed = [row | {"sha256": row["operation"].sha256 if row["operation"] else None} for row in rows]
+        self._files |= dict(_files(hashed))
+        self._write(f"{self._sidecars}/{rows[0]['shard']:06d}.parquet", dump_rows(hashed))
+
+    def publish(self, files: Mapping[str, bytes], delete: Sequence[str]) -> str:
+        """Replace published.json when all that it will name is there. Raises PublishError with the folder unchanged."""
+        small = {path: self._store(path, data) for path, data in sorted(files.items())}
+        before = self._folder.tree()
+        if (before.commit if before else None) != self._head.commit:
+            raise MovedError(self._folder.folder, self._head.commit)
+        old = before.files if before else {}
+        new = {path: stored for path, stored in old.items() if path not in set(delete)} | self._files | small
+        named = {stored.file for stored in new.values()}
+        left = {stored.file for stored in old.values()} - named
+        tree = Tree(new, self._run.run, self._run.shards, tuple(left or (before.before if before else ())))
+        self._check_there(tree)
+        self._write(PUBLISHED, tree.dump())
+        self._tidy(tree, {path: data for path, data in files.items() if path.split("/")[0] not in _PARTS})
+        return tree.commit
+
+    def close(self, reason: str) -> None:
+        """Remove the sidecars."""
+        logger.info("giving up what was packed into %s: %s", self._folder.folder, reason)
+        store = self._folder.store
+        store.remove([name for name in store.list() if name.startswith(f"{self._sidecars}/")])
+
+    def _store(self, path: str, data: bytes) -> Stored:
+        sha256 = hashlib.sha256(data).hexdigest()
+        stored = Stored(stored_name(path, sha256), len(data), sha256)
+        if self._folder.store.size(stored.file) != stored.num_bytes:
+            self._write(stored.file, data)
+        return stored
+
+    def _write(self, name: str, data: bytes) -> None:
+        try:
+            self._folder.store.put(name, data)
+        except OSError as error:
+            raise PublishError(f"{name} cannot be written to {self._folder.folder}: {error}") from error
+
+    def _check_there(self, tree: Tree) -> None:
+        sizes = self._folder.store.list()
+        for stored in tree.files.values():
+            if sizes.get(stored.file) != stored.num_bytes:
+                raise PublishError(
+                    f"{self._folder.folder}: {stored.file} has {sizes.get(stored.file)} bytes where the driver looks, "
+                    f"{stored.num_bytes} were written: the folder has to be the same one on all machines, and one run "
+                    "at a time may write to it"
+                )
+
+    def _tidy(self, tree: Tree, top: Mapping[str, bytes]) -> None:
+        """Plain copies of what people open; away with what neither this state nor the one before has."""
+        keep = {stored.file for stored in tree.files.values()} | set(tree.before)
+        store = self._folder.store
+        try:
+            for path, data in top.items():
+                store.put(path, data)
+            store.remove([name for name in store.list() if name not in keep and _is_leftover(name)])
+        except OSError as error:
+            logger.warning("%s is published, but not tidied: %s", self._folder.folder, error)
+
+
+def _files(rows: Sequence[dict]) -> list[tuple[str, Stored]]:
+    """(path, where it is stored) of the files in rows of a sidecar."""
+    return [
+        (row["path"], Stored(stored_name(row["path"], row["sha256"]), row["num_bytes"], row["sha256"]))
+        for row in rows
+        if row["num_bytes"]
+    ]
+
+
+def _is_leftover(name: str) -> bool:
+    """Whether a run made a file that may go unless it is named: stored files, sidecars, halves of a copy."""
+    top, is_half = name.split("/")[0], _HALF.fullmatch(PurePosixPath(name).name)
+    is_ours = top in (*_PARTS, "report") or top.startswith(("README-", "report-"))
+    return (is_ours and (is_stored(name) or is_half is not None)) or top == SIDECARS

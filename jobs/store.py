@@ -1,0 +1,77 @@
+"""Files of a folder, wherever fsspec finds it: read, listed, and written whole or not at all.
+
+On a disk (and so in a Unity Catalog Volume) a file is written beside its place and takes its name when it is whole; a
+PUT to an object store is atomic by itself. Writes go from front to end, since Volumes know neither appending nor
+writing in the middle. fsspec's own `put_file` of local files would show half a file.
+"""
+
+import os
+import shutil
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import fsspec
+from fsspec.implementations.local import LocalFileSystem
+
+
+class Store:
+    """Small and large files of one folder by their paths in it; a write is whole or not at all."""
+
+    def __init__(self, fs: fsspec.AbstractFileSystem, root: str):
+        self._fs, self._root = fs, root.rstrip("/")
+        self._is_local = isinstance(fs, LocalFileSystem)
+
+    def list(self) -> dict[str, int]:
+        """Path → bytes of all files, hidden ones too; none where there is no folder."""
+        self._fs.invalidate_cache()
+        found = self._fs.find(self._root, detail=True)
+        return {path[len(self._root) + 1 :]: info["size"] for path, info in found.items()}
+
+    def read(self, name: str) -> bytes:
+        """A file's content. Raises FileNotFoundError."""
+        return self._fs.cat_file(f"{self._root}/{name}")
+
+    def size(self, name: str) -> int | None:
+        """A file's bytes, None without one."""
+        try:
+            return self._fs.info(f"{self._root}/{name}")["size"]
+        except FileNotFoundError:
+            return None
+
+    def put(self, name: str, data: bytes) -> None:
+        """Write a small file."""
+        if not self._is_local:
+            self._fs.pipe_file(f"{self._root}/{name}", data)
+            return
+        with self._half(name) as half:
+            half.write_bytes(data)
+
+    def copy(self, file: Path, name: str) -> None:
+        """Copy a local file, from front to end."""
+        if not self._is_local:
+            self._fs.put_file(str(file), f"{self._root}/{name}")
+            return
+        with self._half(name) as half:
+            shutil.copyfile(file, half)
+
+    @contextmanager
+    def _half(self, name: str) -> Iterator[Path]:
+        """A file beside the one to write, which takes its name when it is whole and on the disk."""
+        target = Path(self._root, name)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        half = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
+        try:
+            yield half
+            with half.open("rb") as written:
+                os.fsync(written.fileno())
+            half.replace(target)
+        finally:
+            half.unlink(missing_ok=True)
+
+    def remove(self, names: Sequence[str]) -> None:
+        """Remove files, as far as they are there."""
+        for name in names:
+            with suppress(FileNotFoundError):
+                self._fs.rm_file(f"{self._root}/{name}")
