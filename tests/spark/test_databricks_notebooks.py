@@ -1,0 +1,56 @@
+"""The notebooks for Databricks, run from top to bottom with warnings as errors, as a job's parameters say."""
+
+import json
+
+import nbformat
+import pytest
+
+from jobs.folder import Folder
+from jobs.session import ROOT
+from tests.spark.conftest import demo_tree
+from tests.spark.databricks_notebooks import execute
+
+PACK = ROOT / "notebooks" / "3_pack_on_databricks.ipynb"
+REPORT = ROOT / "conf" / "databricks" / "report.ipynb"
+
+
+def printed(notebook) -> str:
+    """What the cells printed or showed."""
+    outputs = [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
+    shown = [output.get("data", {}).get("text/html", "") for output in outputs]
+    return "\n".join([*(output.get("text", "") for output in outputs), *shown])
+
+
+@pytest.mark.slow
+def test_pack_and_report_into_a_volume(source, packed, tmp_path):
+    job = tmp_path / "job.yaml"
+    job.write_text(json.dumps(demo_tree("user/elsewhere")))
+    output = str(tmp_path / "packed")
+    text = printed(execute(PACK, {"config": str(job), "output": output}))
+    assert "4/4" in text  # the bar of shards
+    assert "samples      229 in = " in text
+    assert "charts_and_pages" in text
+    assert "<html" in text
+    stored = Folder(output).tree().files
+    assert len([path for path in stored if path.startswith("data/train/")]) == 4
+    shown = printed(execute(REPORT, {"output": output}))
+    assert "samples      229 in = " in shown
+    assert "<html" in shown
+
+
+@pytest.mark.parametrize("path", [PACK, REPORT], ids=lambda path: path.stem)
+def test_no_logic_of_its_own(path):
+    """Calls and prints alone; and no token."""
+    notebook = nbformat.read(path, as_version=4)
+    code = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "code")
+    assert not [word for word in ("def ", "class ", "if ", "try", "while ") if word in code]
+    assert "HF_TOKEN" not in code
+    assert notebook.cells[0].source.startswith("# ")
+
+
+def test_the_output_is_kept():
+    notebook = nbformat.read(PACK, as_version=4)
+    assert all(
+        cell.outputs for cell in notebook.cells[3:] if cell.cell_type == "code" and "import" not in cell.source[:4]
+    )
+    assert "samples      229 in = " in printed(notebook)
