@@ -47,9 +47,9 @@ class Dbutils:
 
 
 def execute(path: Path, values: dict[str, str]) -> nbformat.NotebookNode:
-    """Run a notebook from top to bottom with a job's parameters; its cells with their output. Raises CellExecutionError.
+    """Run a notebook from top to bottom with a job's parameters and return it with its output.
 
-    The kernel has this process's environment, and warnings are errors in it.
+    Raises CellExecutionError. The kernel has this process's environment, and warnings are errors in it.
     """
     notebook = nbformat.read(path, as_version=4)
     given = notebook.cells

@@ -5,7 +5,6 @@ fails until a test runs it; a table with an old one fails too.
 """
 
 import ast
-
 import re
 import subprocess
 import sys
