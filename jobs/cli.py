@@ -11,6 +11,7 @@ from jobs.installed import check_or_exit
 
 COMMANDS = {
     "pack": "pack datasets of images and chat turns into training data",
+    "plan": "what to expect of a job before it runs",
     "compare": "what packing would do to your data, beside padding",
     "inspect": "print and draw one pack",
     "validate": "check a packed dataset against contract, manifest, ledger and hashes",
