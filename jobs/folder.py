@@ -29,9 +29,11 @@ from jobs.path_source import open_folder
 from jobs.shards import dump_rows, load_rows
 from jobs.store import Store
 from packing_udfs import contract, manifest
+from packing_udfs.fetch import Source, open_source
 from packing_udfs.folder_tree import PUBLISHED, FolderError, Stored, Tree, is_stored, load, stored_name
 
 SIDECARS = ".packing"
+RETRY_SECONDS = 60  # a read is tried again for so long
 _PARTS = ("data", "manifest", "quarantine")  # folders of a dataset; all else is for people
 _HALF = re.compile(r"\..+\.[0-9a-f]{32}")  # a copy that was not finished
 logger = logging.getLogger(__name__)
@@ -105,6 +107,16 @@ class Folder:
     def read_report(self, commit: str) -> dict:
         """The published report at a commit."""
         return json.loads(self.read("report.json", commit))
+
+    def source(self, commit: str) -> Source:
+        """Where workers read what is published at a commit. Raises MovedError."""
+        self.read("report.json", commit)
+        source = open_source(self.folder, retry_seconds=RETRY_SECONDS)
+        source.read_file("report.json")  # and with it the folder's state, which goes along when it is pickled
+        return source
+
+    def remind(self, path_in_repo: str, data: bytes) -> None:
+        """A folder has no cache."""
 
     def upload(self, path_in_repo: str, file: Path) -> Stored:
         """Copy a local file to where it is stored, unless it is there, and say where. Raises PublishError."""

@@ -171,6 +171,16 @@ def test_a_reader_keeps_what_it_found_while_the_folder_is_packed_again(folder, t
         reader.read("data/train/00000.parquet", 0, 4, fetch.Stop())
 
 
+def test_what_workers_read_is_of_one_commit(folder, tmp_path):
+    first = publish(folder, tmp_path, "first", {0: b"zero"})
+    source = folder.source(first)
+    publish(folder, tmp_path, "second", {0: b"ZERO"}, delete=list(shown(folder)))
+    assert pickle.loads(pickle.dumps(source)).read_file("data/train/00000.parquet") == b"zero"
+    with pytest.raises(MovedError):
+        folder.source(first)
+    assert folder.remind("data/train/00000.parquet", b"ze") is None
+
+
 def test_what_is_not_deleted_stays(folder, tmp_path):
     publish(folder, tmp_path, "first", {0: b"zero"})
     draft = folder.draft(folder.create(False), run_of("second"))
