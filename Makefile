@@ -10,7 +10,7 @@ BENCH ?=
 KILLS ?= 1000
 
 help: ## list the targets
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-12s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z0-9.-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-12s %s\n", $$1, $$2}'
 
 setup: $(VENV)/.ready ## make .venv with everything below installed
 
@@ -29,8 +29,19 @@ run: setup ## the main job on the embedded local Hub, with its result shown
 test: setup ## all tests but the slow ones
 	$(BIN)/pytest -m 'not slow'
 
-test-slow: setup ## faults, kills and other tests that take minutes
+test-slow: setup test-spark-4.0 ## faults, kills, clusters, the oldest Spark and other tests that take minutes
 	$(BIN)/pytest -m slow
+
+# The oldest Spark that we support in a folder of its own, in front of the newest on the path; all else is shared.
+OLD_SPARK := $(CURDIR)/.spark-4.0
+test-spark-4.0: setup $(OLD_SPARK)/.ready ## the Spark tests on Spark 4.0
+	PYTHONPATH=$(OLD_SPARK) SPARK_HOME=$(OLD_SPARK)/pyspark $(BIN)/python -c \
+	  'import pyspark, sys; sys.exit(not pyspark.__version__.startswith("4.0."))'
+	PYTHONPATH=$(OLD_SPARK) SPARK_HOME=$(OLD_SPARK)/pyspark $(BIN)/pytest tests/spark -m 'not slow'
+
+$(OLD_SPARK)/.ready: | $(VENV)/.ready
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --target $(OLD_SPARK) 'pyspark==4.0.*'
+	touch $@
 
 lint: setup ## style, import bans, formatting
 	$(BIN)/ruff check .
@@ -63,6 +74,6 @@ dist: setup ## the archive that Spark's workers unpack: dist/packing-env.tar.gz;
 	ln -sfn $(VENV) env
 
 clean: ## remove what the other targets made
-	rm -rf $(VENV) env .local_hub artifacts compare .pytest_cache .hypothesis .ruff_cache build dist *.egg-info
+	rm -rf $(VENV) $(OLD_SPARK) env .local_hub artifacts compare .pytest_cache .hypothesis .ruff_cache build dist *.egg-info
 
-.PHONY: help setup run test test-slow lint fmt bench soak compare hub cluster dist clean
+.PHONY: help setup run test test-slow test-spark-4.0 lint fmt bench soak compare hub cluster dist clean

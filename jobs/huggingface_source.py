@@ -67,6 +67,7 @@ class HuggingFace(HuggingFaceDatasets):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         source = self.get_source()
+        self.source = None  # Spark sends this object to every task, which has no use for the source's torch tensors
         is_released_sound = not source.streaming or source.streaming_dataset._ex_iterable.iter_arrow
         if is_released_sound and not self.has_provenance:
             return source.reader(schema)

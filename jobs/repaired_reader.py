@@ -57,6 +57,8 @@ class RepairedReader(DataSourceReader):
         self.is_parquet = isinstance(source.builder, Parquet)
         self.is_folder = isinstance(source.builder, FolderBasedBuilder) and bool(self.files)
         self.dataset = None if self.is_parquet or self.is_folder else source.streaming_dataset
+        if self.dataset is not None:
+            self.dataset._epoch = 0  # where torch is installed it is a tensor, and workers may have no torch
 
     def partitions(self) -> Sequence[Slice]:
         if self.is_folder:

@@ -177,6 +177,8 @@ def main() -> int:
                 print(
                     f"# A Spark cluster at {cluster.master}; logs in {folder}. Stop it with Ctrl-C. In another shell:"
                 )
+                if not os.environ.get("HF_TOKEN"):
+                    print("# HF_TOKEN is not set here, so executors have none: set it before and start again.")
                 print(submit_line(cluster.master), flush=True)
                 signal.pause()
         except (ClusterError, JavaError) as error:

@@ -7,6 +7,7 @@ import json
 import pyarrow as pa
 import pytest
 from huggingface_hub import HfApi, HfFileSystem
+from pyspark import cloudpickle
 
 from jobs import repaired_reader
 from jobs.huggingface_source import HuggingFace
@@ -210,3 +211,17 @@ def test_the_data_source_is_as_it_was_without_provenance(spark):
     rows = spark.read.format(HuggingFace.name()).option("columns", '["answer"]').load("user/plain")
     assert rows.columns == ["answer"]
     assert HuggingFace({"path": "user/plain"}).schema().names == VQA.names
+
+
+@pytest.mark.parametrize("repo", ["user/for-tasks-parquet", "user/for-tasks-csv"])
+def test_what_a_task_is_sent_needs_no_torch(session_hub, repo):
+    """Workers have none, while the driver may: what is pickled must not refer to it."""
+    import torch
+
+    files = {"data/train-0.parquet": vqa_row_file(0, 2)} if "parquet" in repo else {"data/train.csv": b"a,b\n1,2\n"}
+    upload(repo, files)
+    data_source = HuggingFace({"path": repo, "provenance": "true"})
+    reader = data_source.reader(data_source.schema())
+    sent = cloudpickle.dumps((reader, data_source))
+    assert torch.__name__.encode() not in sent
+    assert len(sent) < 20_000

@@ -120,3 +120,9 @@ def test_a_chunked_table_makes_the_same_bytes(shard, tmp_path):
 def test_an_empty_row_group_is_a_bug(tmp_path):
     with pytest.raises(AssertionError, match="empty row group"):
         write_shard(str(tmp_path / "x.parquet"), REPO_PATH, [packs_table(0, 0)])
+
+
+def test_a_full_disk_is_an_error():
+    """/dev/full takes no byte: ENOSPC, as a disk that others have filled."""
+    with pytest.raises(OSError, match="No space left on device"):
+        write_shard("/dev/full", "data/train/00000.parquet", groups())
