@@ -1,6 +1,6 @@
 """Samples to shards to packs: the one exchange of the job and the grouped pandas UDF behind it.
 
-    sample_id ─▶ shard = pmod(xxhash64(seed, sample_id), n) ─▶ repartition ─▶ groupBy ─▶ pack_shard ─▶ Parquet ─▶ Hub
+    sample_id ─▶ shard = pmod(xxhash64(seed, its upper half), n) ─▶ repartition ─▶ groupBy ─▶ pack_shard ─▶ Parquet ─▶ Hub
 
 The UDF returns a few small rows and never image bytes: the shard's file is written to the worker's disk and uploaded
 from there. Uploads are content-addressed and nothing refers to them until the driver commits, so a task that runs
@@ -89,13 +89,17 @@ class ShardWork:
 
 
 def assign(samples: DataFrame, plan: ShardPlan) -> DataFrame:
-    """Add `shard`, the global shuffle: a hash of the sample's id and copy, so that duplicates meet and copies spread.
+    """Add `shard`, the global shuffle: a hash of the id's upper half and the copy, so that duplicates meet, a sample
+    whose text is edited stays in its shard, and copies spread.
 
-    Which split a sample is in is a matter of its id alone: no copy of a validation sample is trained on.
+    Which split a sample is in is a matter of that half alone: no copy of a validation sample is trained on, nor, but
+    for small ones, its images with another text.
     """
 
+    images = F.shiftright("sample_id", 32)
+
     def bucket(salt: str, num: int, *columns: str):
-        return F.pmod(F.xxhash64(F.lit(salt), F.lit(plan.seed), "sample_id", *columns), F.lit(num))
+        return F.pmod(F.xxhash64(F.lit(salt), F.lit(plan.seed), images, *columns), F.lit(num))
 
     shard = bucket("shard", plan.num_train, "copy")
     if plan.num_validation:

@@ -28,8 +28,11 @@ MANIFEST_PARQUET = "manifest/{split}.parquet"
 DATA_DIR = "data/{split}"
 QUARANTINE_DIR = "quarantine/{split}"
 
-# The defaults of `datasets`' own writer, recorded in each file under `content_defined_chunking`.
-CDC = {"min_chunk_size": 256 * 1024, "max_chunk_size": 1024 * 1024, "norm_level": 0}
+# Recorded in each file under `content_defined_chunking`. A page ends at a pack, and a pack has more image bytes than a
+# page's most, so a pack is a page of its own: one that changes moves no other's. With the 256 KiB and 1 MiB of
+# `datasets` pages take one or two packs by turns, and a pack less moves all boundaries behind it: 1 % of the samples
+# exchanged cost twice the upload (50 kB an image).
+CDC = {"min_chunk_size": 16 * 1024, "max_chunk_size": 64 * 1024, "norm_level": 0}
 
 IMAGE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
 IMAGE_SIZE = pa.struct([("height", pa.int32()), ("width", pa.int32())])
@@ -38,7 +41,7 @@ MESSAGE = pa.struct([("role", pa.string()), ("content", pa.list_(CONTENT))])
 
 SAMPLE_SCHEMA = pa.schema(
     [
-        ("sample_id", pa.int64()),  # xxhash64 of image bytes and messages; of the provenance when unusable
+        ("sample_id", pa.int64()),  # hash of images, then of messages (jobs.adapters); of the provenance when unusable
         ("source", pa.string()),  # the source's name in the configuration
         ("file", pa.string()),  # provenance: path in the source repository …
         ("row", pa.int64()),  # … and row in that file

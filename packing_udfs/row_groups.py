@@ -45,8 +45,8 @@ def parse_footer(file: str, tail: bytes) -> pq.FileMetaData:
     return metadata
 
 
-class _Range(io.RawIOBase):
-    """The bytes of one row group as a file of which only they are there."""
+class RangeFile(io.RawIOBase):
+    """Some bytes of a file as a file of which only they are there."""
 
     def __init__(self, data: pa.Buffer, offset: int, size: int):
         self._data, self._offset, self._size, self._at = data, offset, size, 0
@@ -65,7 +65,7 @@ class _Range(io.RawIOBase):
         """What pyarrow calls in place of `read` when it is there; no copy."""
         start = self._at - self._offset
         if start < 0 or start + length > self._data.size:
-            raise OSError(f"bytes {self._at}–{self._at + length - 1} lie outside the row group")
+            raise OSError(f"bytes {self._at}–{self._at + length - 1} lie outside what was fetched")
         self._at += length
         return self._data.slice(start, length)
 
@@ -74,7 +74,7 @@ def read_table(data: pa.Buffer, row: dict, metadata: pq.FileMetaData, *, verify:
     """The row group that manifest row `row` describes, from its bytes; `verify`: hold pages to their checksums. Raises
     ContractError that names it."""
     where = f"{row['file']} row group {row['row_group']}"
-    source = _Range(data, row["offset"], row["file_bytes"])
+    source = RangeFile(data, row["offset"], row["file_bytes"])
     try:
         # pre_buffer: one call into Python for all columns, instead of one each that waits for the interpreter's lock.
         file = pq.ParquetFile(source, metadata=metadata, pre_buffer=True, page_checksum_verification=verify)

@@ -29,6 +29,9 @@ from packing_udfs.config import Source
 # In the order in which they are tried.
 ADAPTERS = {"finevision": FineVision, "messages": Messages, "vqa": Vqa, "captions": Captions, "text": Text}
 Adapter = FineVision | Messages | Vqa | Captions | Text
+SHARED_BYTES = 16 << 10  # of a sample's images, from which on they alone choose the shard
+_LOWER_HALF = (1 << 32) - 1
+_UPPER_HALF = -1 << 32
 
 __all__ = ["ADAPTERS", "Adapter", "ColumnError", "choose", "name_of", "to_samples"]
 
@@ -78,15 +81,21 @@ def to_samples(rows: DataFrame, adapter: Adapter, source: Source) -> DataFrame:
 
 
 def sample_id() -> Column:
-    """xxhash64 of image bytes and messages, so that equal samples meet whatever their paths.
+    """A hash of image bytes (not paths) and messages, so that equal samples meet whatever their paths.
+
+    Its upper half is a hash of the images alone where they have SHARED_BYTES or more, and its lower half one of images
+    and messages: samples of the same images share a shard and a split, so a text that is edited stays beside its
+    images (`packing_udfs.sticky`). Smaller images, among them the placeholders that scraped datasets repeat
+    a million times, would make crowded shards: there the whole is a hash of everything, as it is without images.
 
     Spark's hash skips nulls: null bytes are hashed as empty and the number of images with them. A row that is no
     sample is named by its provenance, or all such rows would share one id and one shard.
     """
     images = F.col("images")
-    content = F.xxhash64(
-        F.coalesce(F.size(images), F.lit(0)),
-        F.transform(images, lambda image: F.coalesce(image["bytes"], F.lit(b""))),
-        F.col("messages"),
-    )
-    return F.when(F.col("reason").isNull(), content).otherwise(F.xxhash64("source", "file", "row"))
+    num_images = F.coalesce(F.size(images), F.lit(0))
+    data = F.transform(images, lambda image: F.coalesce(image["bytes"], F.lit(b"")))
+    num_bytes = F.aggregate(data, F.lit(0).cast("long"), lambda total, one: total + F.octet_length(one))
+    content = F.xxhash64(num_images, data, F.col("messages"))
+    upper = F.when(num_bytes >= SHARED_BYTES, F.xxhash64(num_images, data)).otherwise(content)
+    halves = upper.bitwiseAND(F.lit(_UPPER_HALF)).bitwiseOR(content.bitwiseAND(F.lit(_LOWER_HALF)))
+    return F.when(F.col("reason").isNull(), halves).otherwise(F.xxhash64("source", "file", "row"))

@@ -121,8 +121,8 @@ def test_media_bytes_stand_in_the_file_as_they_came(file):
 def test_file_metadata(file):
     metadata = pq.read_metadata(file).metadata
     assert json.loads(metadata[b"content_defined_chunking"]) == {
-        "min_chunk_size": 262144,
-        "max_chunk_size": 1048576,
+        "min_chunk_size": 16384,
+        "max_chunk_size": 65536,
         "norm_level": 0,
     }
     assert metadata[b"packing_contract"] == b"1"

@@ -1,0 +1,81 @@
+"""What a published shard's packs are made of, from a hundredth of its file: the seed of packing it again.
+
+The columns that say which samples a pack has lie one behind the other, between tokens and images, so a row group takes
+one range and a file one more, for its footer. What packs cost is in the manifest. Rejected: reading them with Spark,
+where every sample's id would go through an exchange to its shard.
+"""
+
+import zlib
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from packing_udfs import contract
+from packing_udfs.fetch import Source, Stop
+from packing_udfs.row_groups import RangeFile, parse_footer
+from packing_udfs.shard_file import PARQUET_TAIL
+from packing_udfs.sticky import Key, Previous
+
+LIGHT = ("sample_lengths", "sample_num_images", "sample_ids", "sample_sources")
+
+
+def read_previous(source: Source, row_groups: Sequence[dict], *, with_tokens: bool = False) -> Previous:
+    """The packs of the row groups that `row_groups` (rows of `contract.MANIFEST_SCHEMA`, of any files) describe.
+
+    with_tokens: whether keys have the checksum of the sample's tokens. Raises FetchError for what cannot be had,
+    ContractError for files of another kind.
+    """
+    stop, footers = Stop(), {}
+    for row in row_groups:
+        if row["file"] not in footers:
+            length = row["footer_bytes"] + PARQUET_TAIL
+            footers[row["file"]] = parse_footer(
+                row["file"], source.read(row["file"], row["footer_offset"], length, stop)
+            )
+    columns = [*(("input_ids",) if with_tokens else ()), *LIGHT]
+    with ThreadPoolExecutor(source.num_threads) as threads:
+        tables = threads.map(lambda row: _read(source, row, footers[row["file"]], columns, stop), row_groups)
+        return Previous([_packs(table) for table in tables], [list(row["vision_cost"]) for row in row_groups])
+
+
+def _read(source: Source, row: dict, metadata: pq.FileMetaData, columns: list[str], stop: Stop) -> pa.Table:
+    """Some columns of a row group, in one range from the first to the last of them."""
+    group = metadata.row_group(row["row_group"])
+    chunks = [group.column(i) for i in range(group.num_columns)]
+    spans = [
+        (c.dictionary_page_offset or c.data_page_offset, c.total_compressed_size)
+        for c in chunks
+        if c.path_in_schema.split(".")[0] in columns
+    ]
+    start, end = min(at for at, _ in spans), max(at + size for at, size in spans)
+    file = RangeFile(source.read(row["file"], start, end - start, stop), start, row["file_bytes"])
+    try:
+        opened = pq.ParquetFile(file, metadata=metadata, pre_buffer=True, page_checksum_verification=True)
+        return opened.read_row_group(row["row_group"], columns=columns, use_threads=False).combine_chunks()
+    except (pa.ArrowException, OSError) as error:
+        where = f"{row['file']} row group {row['row_group']}"
+        raise contract.ContractError(f"{where}: its bytes are damaged: {error}") from error
+
+
+def _packs(table: pa.Table) -> list[list[Key]]:
+    def lists(name: str) -> list[list]:
+        return table[name].to_pylist()
+
+    ids = table["input_ids"].chunk(0) if "input_ids" in table.column_names else None
+    packs = []
+    for pack, samples in enumerate(zip(*map(lists, (*LIGHT,)), strict=True)):
+        lengths, num_images, sample_ids, sources = samples
+        sums = [0] * len(lengths)
+        if ids is not None:
+            parts = np.split(ids[pack].values.to_numpy(), np.cumsum(lengths)[:-1])
+            sums = [checksum(part) for part in parts]
+        packs.append([Key(*key) for key in zip(sample_ids, sources, lengths, num_images, sums, strict=True)])
+    return packs
+
+
+def checksum(input_ids: np.ndarray) -> int:
+    """CRC-32 of int32 tokens, little-endian."""
+    return zlib.crc32(np.ascontiguousarray(input_ids, "<i4").tobytes())
