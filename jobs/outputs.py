@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Protocol
 
 from packing_udfs import contract, manifest
+from packing_udfs.fetch import Source
 
 
 class PublishError(RuntimeError):
@@ -112,6 +113,9 @@ class Output(Protocol):
 
     def read_report(self, commit: str) -> dict:
         """The published report at a commit."""
+
+    def source(self, commit: str) -> Source:
+        """Where workers read what is published at a commit."""
 
     def upload(self, path_in_repo: str, file: Path) -> object:
         """Send a local file from a worker and return, picklable, what `Draft.add` needs to store it as `operation`."""

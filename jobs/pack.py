@@ -37,6 +37,7 @@ from jobs.pinned import PinnedSource, SourceError
 from jobs.plan import plan_shards
 from jobs.progress import SPARK_ERRORS, LostRowsError, WorkerError, as_line, collect, speed, worker_error
 from jobs.publication import Publication, is_appended, read_appended, run_fingerprint, shards_fingerprint
+from jobs.reuse import find_last_version
 from jobs.session import active_session, get_session
 from jobs.shards import ShardPlan, ShardWork, from_ipc
 from jobs.sources import check_unchanged, pin, read
@@ -58,7 +59,8 @@ logger = logging.getLogger(__name__)
 
 
 def run(config: Config, spark: SparkSession | None = None, *, spark_conf: str | None = None) -> dict:
-    """Run a job and return its report: the published `report.json`, and beside it `commit` and `speed`.
+    """Run a job and return its report: the published `report.json`, and beside it `commit`, `speed`,
+    `transfer` and `reuse` (`jobs.report`).
 
     `speed` is of this call alone: seconds of packing, samples and image bytes a second, shards that an earlier attempt
     had finished. Raises ValueError for what is wrong with the configuration or the sources, before Spark starts;
@@ -84,7 +86,8 @@ def run(config: Config, spark: SparkSession | None = None, *, spark_conf: str | 
     draft = output.draft(head, fingerprints)
     if draft.published:
         return _published(output, draft.published)
-    work = ShardWork(settings(config, sources), processor, plan, output.upload)
+    last, why_afresh = find_last_version(config, plan, head, output, processor)
+    work = ShardWork(settings(config, sources), processor, plan, output.upload, last)
     shards, how_fast = _pack(config, sources, work, draft, fingerprints, spark, spark_conf)
     publication = Publication(
         config=config,
@@ -97,7 +100,8 @@ def run(config: Config, spark: SparkSession | None = None, *, spark_conf: str | 
         ledger=ledger_of(config, sources, shards),
         vision_unit=vision_unit,
     )
-    return publication.publish(draft) | {"speed": how_fast}
+    beside = {"speed": how_fast, "transfer": report.transfer(shards), "reuse": report.reuse(shards, why_afresh)}
+    return publication.publish(draft) | beside
 
 
 def open_output(config: Config) -> Output:

@@ -82,7 +82,7 @@ def shards_fingerprint(
     """
     tree = _plain(config)
     del tree["quality"]
-    tree["output"] = {name: tree["output"][name] for name in ("repo", "split", "mode")}
+    tree["output"] = {name: tree["output"][name] for name in ("repo", "split", "mode", "reuse", "max_drift")}
     commits = [source.commit for source in sources]
     return _sha256([contract.VERSION, tree, commits, processor.fingerprint, plan.paths, _versions()])
 

@@ -24,6 +24,7 @@ from jobs.drafts import PullRequestDraft
 from jobs.outputs import Head, MovedError, OutputError, PublishError, Run, our_info
 from jobs.retries import HUB_ERRORS, is_transient, one_line, retrying
 from packing_udfs import contract, manifest
+from packing_udfs.fetch import HubSource, Source
 
 T = TypeVar("T")
 _STALE = (409, 412)
@@ -141,6 +142,10 @@ class Repository:
         """The manifest of a split at a commit."""
         names = (contract.MANIFEST_JSON, contract.MANIFEST_PARQUET)
         return manifest.load(*(self.read(name.format(split=split), commit) for name in names))
+
+    def source(self, commit: str) -> Source:
+        """Where workers read what is published at a commit."""
+        return HubSource(self.repo, commit, self.retry_seconds)
 
     def read_report(self, commit: str) -> dict:
         """The published report at a commit."""

@@ -13,7 +13,8 @@ and not by the job:
 import argparse
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -154,6 +155,35 @@ def totals(row_groups: pa.Table) -> dict[str, int]:
     }
 
 
+def transfer(shards: Iterable[dict]) -> dict:
+    """Bytes of images read, of files written and of these uploaded, by rows of `shards.RESULT`; for the caller.
+
+    Never for a published file: what Xet takes for new depends on what the worker's cache knows. Uploaded bytes and the
+    share that was deduplicated are None where nothing went through Xet.
+    """
+    rows = [row for row in shards if row["num_bytes"]]
+    known = [row for row in rows if row["num_bytes_uploaded"] is not None]
+    written, uploaded = sum(row["num_bytes"] for row in known), sum(row["num_bytes_uploaded"] for row in known)
+    return {
+        "num_bytes_read": sum(row["num_bytes_read"] for row in rows),
+        "num_bytes_written": sum(row["num_bytes"] for row in rows),
+        "num_bytes_uploaded": uploaded if known else None,
+        "share_deduplicated": round(max(0.0, 1 - uploaded / written), 6) if known else None,
+    }
+
+
+def reuse(shards: Iterable[dict], why_afresh: Mapping[str, str]) -> dict:
+    """What became of the packs of the last version: counts over shards, and why some were packed afresh.
+
+    `why_afresh`: of splits that had a last version of another kind. Beside the published report, which is the same
+    whether a version was reached in one step or in two.
+    """
+    found = [json.loads(row["reuse"]) for row in shards]
+    counts = metrics.add({name: n for name, n in one.items() if name != "why"} for one in found)
+    whys = Counter(one["why"] for one in found if "why" in one)
+    return {**counts, "why_afresh": {**why_afresh, **{f"{n} shards": why for why, n in sorted(whys.items())}}}
+
+
 def as_json(report: dict) -> bytes:
     """The published form: sorted keys, no clock, so that equal runs give equal bytes."""
     return json.dumps(report, indent=1, sort_keys=True, ensure_ascii=False).encode() + b"\n"
@@ -215,7 +245,21 @@ def as_text(report: dict) -> str:
             f"  straggler  {figures['straggler_8']:.3f} (vision cost, max over 8 ranks / mean)",
             f"  files      {total['num_files']:,}, {total['num_bytes']:,} bytes",
         ]
-    return "\n".join(lines)
+    return "\n".join(lines + _transferred(report))
+
+
+def _transferred(report: dict) -> list[str]:
+    """Lines on what was moved and reused, where the report has them."""
+    lines, moved, reused = [], report.get("transfer"), dict(report.get("reuse", {}))
+    if moved:
+        sent = moved["num_bytes_uploaded"]
+        share = "" if sent is None else f", {sent:,} uploaded ({moved['share_deduplicated']:.1%} deduplicated)"
+        lines.append(f"bytes        {moved['num_bytes_read']:,} read, {moved['num_bytes_written']:,} written{share}")
+    why = reused.pop("why_afresh", {})
+    if reused:
+        counts = (f"{reused.get(f'num_packs_{name}', 0):,} {name}" for name in ("kept", "moved", "changed", "new"))
+        lines.append(f"reuse        packs: {', '.join(counts)}")
+    return lines + [f"  afresh     {where}: {reason}" for where, reason in why.items()]
 
 
 def rebuild(packed: Packed) -> tuple[dict, dict[str, Manifest], dict[str, list[dict]]]:

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pandas as pd
 import pyarrow as pa
@@ -27,6 +28,7 @@ from pyspark.logger import PySparkLogger
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from jobs import uploads
 from jobs.partitioning import partition_keys
 from packing_udfs import contract, shard_file
 from packing_udfs.drawn import draw
@@ -35,6 +37,10 @@ from packing_udfs.metrics import add
 from packing_udfs.outcomes import LEDGER_SCHEMA
 from packing_udfs.pack import PackedFile, PackSettings, pack_shard
 from packing_udfs.processor import ProcessorFiles
+from packing_udfs.sticky import Previous
+
+if TYPE_CHECKING:
+    from jobs.reuse import LastVersion
 
 # A finished shard as the driver is told of it: one row a file, or one without a file when it holds no pack.
 RESULT = pa.schema(
@@ -49,6 +55,8 @@ RESULT = pa.schema(
         ("ledger", pa.binary()),  # outcomes.LEDGER_SCHEMA
         ("sums", pa.string()),  # metrics.shard_sums, as JSON
         ("drawn", pa.string()),  # packs drawn for the report, as JSON; null for none
+        ("reuse", pa.string()),  # what became of the last version's packs (`reused`), as JSON
+        ("num_bytes_uploaded", pa.int64()),  # that Xet had not; null where that is not known
     ]
 )
 # Those rows in a file, without what only the process that uploaded can use, and with the file's SHA-256.
@@ -85,6 +93,7 @@ class ShardWork:
     processor: ProcessorFiles
     plan: ShardPlan
     upload: Callable[[str, Path], object]  # (path in the repository, local file) -> what the commit needs
+    last: "LastVersion | None" = None  # of these shards, when their packs may stay where they are
     run: str = ""  # names the run in the executors' logs; nothing is logged without it
 
 
@@ -171,7 +180,9 @@ def run_shard(shard: int, samples: pd.DataFrame, work: ShardWork) -> list[dict]:
     An oversized shard has several files, in their order. What belongs to it as a whole, its quarantine, its ledger
     and what it was given, is in the first row, which is there even if there is nothing to write.
     """
-    packed = pack_shard(samples, _encoder(work.processor, work.settings.train_on), work.settings)
+    encoder = _encoder(work.processor, work.settings.train_on)
+    last, why_not, max_drift = _last_version(work, work.plan.paths[shard])
+    packed = pack_shard(samples, encoder, work.settings, last, max_drift)
     rows = []
     for part, file in enumerate(packed.files):
         row = empty_row(shard, part_path(work.plan.paths[shard], part)) | {"sums": json.dumps(file.sums)}
@@ -182,6 +193,7 @@ def run_shard(shard: int, samples: pd.DataFrame, work: ShardWork) -> list[dict]:
                 row["drawn"] = json.dumps(draw(next(file.row_groups())))
         if file.groups:
             row |= _write(row["path"], file, work, _local_folder(shard))
+            row["reuse"] = json.dumps(reused(file, why_not))
         rows.append(row)
     return rows
 
@@ -203,6 +215,31 @@ def _write(path: str, packed: PackedFile, work: ShardWork, local_folder: str | N
         num_bytes = file.stat().st_size
         operation = work.upload(path, file)
     return {"num_bytes": num_bytes, "row_groups": to_ipc(row_groups), "operation": operation}
+
+
+def _last_version(work: ShardWork, path: str) -> tuple[list[Previous], str, float]:
+    """The packs of a shard's files as they are published; why they cannot be used, if so; what using them may cost."""
+    if work.last is None:
+        return [], "", 0.0
+    files = []
+    try:
+        while (found := work.last.file(part_path(path, len(files)))) is not None:
+            files.append(found)
+    except contract.ContractError as error:
+        return [], str(error), 0.0
+    return files, "", work.last.max_drift
+
+
+def reused(packed: PackedFile, why_not: str = "") -> dict:
+    """What became of the last version's packs: their numbers, and why a file was packed afresh; {} without one."""
+    num_packs = packed.sums["num_packs"]
+    if why_not or (packed.plan and packed.plan.why_afresh):
+        return {"num_files_afresh": 1, "num_packs_new": num_packs, "why": why_not or packed.plan.why_afresh}
+    if packed.plan is None:
+        return {}
+    plan = packed.plan
+    counts = {"num_packs_kept": plan.num_kept, "num_packs_moved": plan.num_moved, "num_packs_changed": plan.num_changed}
+    return counts | {"num_packs_new": num_packs - sum(counts.values())}
 
 
 def _image_bytes(samples: pd.DataFrame) -> int:
@@ -252,6 +289,8 @@ def empty_row(shard: int, path: str) -> dict:
         "ledger": to_ipc(LEDGER_SCHEMA.empty_table()),
         "sums": json.dumps({}),
         "drawn": None,
+        "reuse": json.dumps({}),
+        "num_bytes_uploaded": None,
     }
 
 

@@ -233,6 +233,11 @@ class Output(_Model):
     """Split to write."""
     mode: Literal["overwrite", "append"] = "overwrite"
     """overwrite replaces the split and nothing else; append adds files to it."""
+    reuse: Literal["sticky", "off"] = "sticky"
+    """sticky: a split that is packed again with the same settings keeps its packs where they are, as far as their
+    samples are there, so that little is uploaded; off packs it afresh."""
+    max_drift: float = Field(0.003, ge=0.0, le=1.0)
+    """Share of packs that reuse may cost; a shard that would take more is packed afresh."""
     private: bool = False
     """Whether a repository that has to be made is private."""
     max_operations_per_commit: int = Field(100, ge=2)

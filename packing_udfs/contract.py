@@ -56,8 +56,11 @@ SAMPLE_SCHEMA = pa.schema(
     ]
 )
 
+# Images stand first in a file: Xet asks what it knows of a new file by the file's first chunk, and while the text of any
+# of a row group's packs changes its tokens' bytes, the first image mostly stays.
 PACK_SCHEMA = pa.schema(
     [
+        ("images", pa.list_(IMAGE)),
         ("input_ids", pa.list_(pa.int32())),
         ("labels", pa.list_(pa.int32())),
         ("sample_lengths", pa.list_(pa.int32())),
@@ -66,7 +69,6 @@ PACK_SCHEMA = pa.schema(
         ("image_sizes", pa.list_(IMAGE_SIZE)),
         ("sample_ids", pa.list_(pa.int64())),
         ("sample_sources", pa.list_(pa.string())),
-        ("images", pa.list_(IMAGE)),
         ("num_tokens", pa.int32()),
         ("num_label_tokens", pa.int32()),
         ("num_images", pa.int32()),

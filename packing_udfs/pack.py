@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from packing_udfs import balance, knapsack, metrics
+from packing_udfs import balance, knapsack, metrics, sticky
 from packing_udfs.assemble import Unit, assemble
 from packing_udfs.config import Images, Video
 from packing_udfs.encode import EncodedSample, EncodeError, Encoder
@@ -78,6 +78,7 @@ class PackedFile:
 
     sums: dict  # metrics.shard_sums and, as "histograms", metrics.histograms
     groups: list[list[list[Unit]]]  # row groups of packs of units
+    plan: sticky.Plan | None = None  # what became of the last version's packs, where there was one
 
     def row_groups(self) -> Iterator[pa.Table]:
         """Tables of `contract.PACK_SCHEMA`, one a row group, assembled when asked for."""
@@ -120,32 +121,68 @@ def pack_shard(samples: pd.DataFrame, encoder: Encoder, settings: PackSettings) 
     if settings.duplicates == "drop":
         outcomes.duplicates = duplicates(rows)
     units = _encode(rows, encoder, outcomes, settings)
-    parts = [slice(0, len(units))]
-    if units and settings.max_file_bytes is not None:
-        parts = runs([unit.num_bytes for unit in units], settings.max_file_bytes)
-    return PackedShard(
-        quarantine=outcomes.quarantine(),
-        ledger=outcomes.ledger(),
-        files=[_pack(units[part], settings) for part in parts],
-    )
+    return _choose(units, outcomes, settings, previous, max_drift)
 
 
-def _pack(units: list[Unit], settings: PackSettings) -> PackedFile:
-    """Choose packs by lengths and costs, and deal them to row groups."""
+def _choose(
+    units: list[Unit], outcomes: Outcomes, settings: PackSettings, previous: sticky.Previous | None, max_drift: float
+) -> PackedShard:
+    """Units to packs to row groups."""
     lengths = np.asarray([len(unit.encoded.input_ids) for unit in units], np.int64)
     costs = np.asarray([unit.encoded.vision_cost for unit in units], np.int64)
     demand = {"vision_costs": costs, "num_images": np.asarray([len(unit.sizes) for unit in units], np.int64)}
     options = {"attention_weight": settings.attention_weight} if settings.algorithm == "balanced" else {}
-    bins = knapsack.ALGORITHMS[settings.algorithm](lengths, settings.budgets, **demand, **options)
-    bins = [np.sort(b) for b in bins]  # a pack reads in the shard's order
-    pack_costs = np.asarray([costs[b].sum() for b in bins], np.int64)
-    groups = balance.row_groups(pack_costs, settings.num_packs_per_row_group, settings.seed)
+    algorithm = knapsack.ALGORITHMS[settings.algorithm]
+
+    def pack(members: list[int]) -> list[list[int]]:
+        at = np.asarray(members, np.int64)
+        some = {name: values[at] for name, values in demand.items()}
+        bins = algorithm(lengths[at], settings.budgets, **some, **options)
+        return [at[np.sort(b)].tolist() for b in bins]  # a pack reads in the shard's order
+
+    plan = None
+    if previous is None:
+        bins = pack(list(range(len(units))))
+        pack_costs = np.asarray([costs[b].sum() for b in bins], np.int64)
+        groups = balance.row_groups(pack_costs, settings.num_packs_per_row_group, settings.seed)
+        chosen = [[bins[i] for i in group] for group in groups]
+    else:
+        plan = sticky.replan(
+            previous,
+            [_key(unit, settings) for unit in units],
+            np.stack([lengths, *demand.values()]),
+            settings.budgets,
+            pack,
+            num_packs_per_group=settings.num_packs_per_row_group,
+            seed=settings.seed,
+            max_drift=max_drift,
+        )
+        chosen = plan.row_groups
+    packs = [members for group in chosen for members in group]
     bound = knapsack.bound(lengths, settings.budgets, **demand)
-    return PackedFile(
-        sums=metrics.shard_sums(lengths, costs, len(bins), bound)
-        | {"histograms": metrics.histograms(lengths, costs, demand["num_images"], bins, settings.seq_len)},
-        groups=[[[units[i] for i in bins[pack]] for pack in group] for group in groups],
+    parts = [slice(0, len(units))]
+    if units and settings.max_file_bytes is not None:
+        parts = runs([unit.num_bytes for unit in units], settings.max_file_bytes)
+    before = [*previous[: len(parts)], *[None] * (len(parts) - len(previous))]
+    return PackedShard(
+        quarantine=outcomes.quarantine(),
+        ledger=outcomes.ledger(),
+        files=[_pack(units[part], settings, last, max_drift) for part, last in zip(parts, before, strict=True)],
     )
+
+
+def _pack(
+    units: list[Unit], settings: PackSettings, previous: sticky.Previous | None, max_drift: float
+) -> PackedFile:
+    """Choose packs by lengths and costs, and deal them to row groups."""
+    )
+
+
+def _key(unit: Unit, settings: PackSettings) -> sticky.Key:
+    """How a unit is found again. Parts of one sample can be alike in all but their tokens."""
+    ids = unit.encoded.input_ids
+    tokens = sticky.checksum(ids) if settings.over_length == "split_turns" else 0
+    return sticky.Key(unit.sample_id, unit.source, len(ids), len(unit.sizes), tokens)
 
 
 def _encode(rows: Rows, encoder: Encoder, outcomes: Outcomes, settings: PackSettings) -> list[Unit]:

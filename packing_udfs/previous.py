@@ -5,7 +5,6 @@ one range and a file one more, for its footer. What packs cost is in the manifes
 where every sample's id would go through an exchange to its shard.
 """
 
-import zlib
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
@@ -17,7 +16,7 @@ from packing_udfs import contract
 from packing_udfs.fetch import Source, Stop
 from packing_udfs.row_groups import RangeFile, parse_footer
 from packing_udfs.shard_file import PARQUET_TAIL
-from packing_udfs.sticky import Key, Previous
+from packing_udfs.sticky import Key, Previous, checksum
 
 LIGHT = ("sample_lengths", "sample_num_images", "sample_ids", "sample_sources")
 
@@ -75,7 +74,3 @@ def _packs(table: pa.Table) -> list[list[Key]]:
         packs.append([Key(*key) for key in zip(sample_ids, sources, lengths, num_images, sums, strict=True)])
     return packs
 
-
-def checksum(input_ids: np.ndarray) -> int:
-    """CRC-32 of int32 tokens, little-endian."""
-    return zlib.crc32(np.ascontiguousarray(input_ids, "<i4").tobytes())

@@ -21,6 +21,7 @@ sample a look at the packs with holes. Rejected: dissolving every pack that lost
 is gone), and moving packs up behind a pack that is gone (every position behind it loses its layer).
 """
 
+import zlib
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -29,6 +30,7 @@ from typing import NamedTuple
 import numpy as np
 
 from packing_udfs import balance
+from packing_udfs.knapsack import Budgets
 
 MAX_DISSOLVED = 64
 COST_TOLERANCE = 32  # a changed pack may leave its layer by a 32nd of the mean cost
@@ -43,6 +45,11 @@ class Key(NamedTuple):
     num_tokens: int
     num_images: int
     tokens: int = 0  # checksum of its tokens, where parts of one sample would be equal without it
+
+
+def checksum(input_ids: np.ndarray) -> int:
+    """CRC-32 of int32 tokens, little-endian: `Key.tokens`."""
+    return zlib.crc32(np.ascontiguousarray(input_ids, "<i4").tobytes())
 
 
 @dataclass(frozen=True)
@@ -112,7 +119,7 @@ def replan(
     previous: Previous,
     keys: Sequence[Key],
     sizes: np.ndarray,
-    caps: Sequence[int],
+    budgets: Budgets,
     pack: Callable[[list[int]], list[list[int]]],
     *,
     num_packs_per_group: int,
@@ -122,9 +129,11 @@ def replan(
     """Packs and their places, as near to the last version's as `max_drift` allows.
 
     keys: of each sample that is there now, in the shard's order. sizes: int64 [3, samples], their tokens, vision cost
-    and images, and caps what a pack may have of each. pack: what makes packs of samples afresh (indices in, packs
+    and images. pack: what makes packs of samples afresh (indices in, packs
     out). max_drift: the share of packs that there may be more than `pack` makes of all samples.
     """
+    unlimited = np.iinfo(np.int64).max // 1000  # a share of it is still an integer
+    caps = [budgets.seq_len, budgets.vision_cost or unlimited, budgets.num_images or unlimited]
     shard = _Shard(np.asarray(sizes, np.int64), np.asarray(caps, np.int64), pack, num_packs_per_group, seed)
     bins = pack(list(range(len(keys))))
     fresh = [[bins[i] for i in g] for g in balance.row_groups(_costs(shard, bins), num_packs_per_group, seed)]

@@ -1,0 +1,88 @@
+"""The last version of a split as the seed of its next one: whether it is one, and what a worker needs of it.
+
+Packs stay where they are (`packing_udfs.sticky`) only in a split that was packed as it is packed now: the same
+contract, processor, budgets and settings, and as many shards by the same seed, so that each worker finds its shard's
+last version in a file of the same name. Which samples the packs have is read there, by the shard's own worker; the
+driver knows row groups and no sample. A worker that gets an old version which differs would still pack every sample
+there is, and only them: what is reused are places, never content.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from jobs.outputs import Head, Output
+from jobs.plan import splits_of
+from jobs.shards import ShardPlan
+from packing_udfs import contract, manifest
+from packing_udfs.config import Config
+from packing_udfs.fetch import Source
+from packing_udfs.previous import read_previous
+from packing_udfs.processor import ProcessorFiles
+from packing_udfs.sticky import Previous
+
+
+@dataclass(frozen=True)
+class LastVersion:
+    """Row groups of the splits as they are published, and where their files are."""
+
+    source: Source
+    row_groups: pa.Table  # contract.MANIFEST_SCHEMA
+    max_drift: float
+    with_tokens: bool  # whether samples are told apart by their tokens too
+
+    def shard(self, path: str) -> Previous | None:
+        """The last version of the shard in a file, None where there is none. Raises FetchError, ContractError."""
+        rows = self.row_groups.filter(pc.equal(self.row_groups["file"], path)).to_pylist()
+        return read_previous(self.source, rows, with_tokens=self.with_tokens) if rows else None
+
+
+def find_last_version(
+    config: Config, plan: ShardPlan, head: Head, output: Output, processor: ProcessorFiles
+) -> tuple[LastVersion | None, dict[str, str]]:
+    """What a rewrite may reuse, and for each split that it may not, why."""
+    if config.output.mode == "append" or head.commit is None:
+        return None, {}
+    why, tables = {}, []
+    for split in splits_of(config):
+        info = dict(head.manifests).get(split)
+        if info is None:
+            continue
+        num_shards = plan.num_train if split == config.output.split else plan.num_validation
+        reason = why_not(info, config, num_shards, processor)
+        if not reason:
+            try:
+                tables.append(output.read_manifest(head.commit, split).row_groups)
+            except contract.ContractError as error:
+                reason = str(error)
+        if reason:
+            why[split] = reason
+    if not tables:
+        return None, why
+    with_tokens = config.pack.over_length == "split_turns"
+    source = output.source(head.commit)
+    return LastVersion(source, pa.concat_tables(tables), config.output.max_drift, with_tokens), why
+
+
+def why_not(info: Mapping, config: Config, num_shards: int, processor: ProcessorFiles) -> str:
+    """Why a split of this manifest's info is packed afresh; "" when its packs can stay."""
+    if config.output.reuse == "off":
+        return "output.reuse is off"
+    if info["contract"] != contract.VERSION:
+        return f"it is of contract version {info['contract']}"
+    if info["processor"]["fingerprint"] != processor.fingerprint:
+        return "the processor is another"
+    if len(info["runs"]) > 1:
+        return "files were appended to it"
+    if info["num_shards"] != num_shards:
+        return f"it had {info['num_shards']} shards, not {num_shards}"
+    before, now = info["runs"][-1]["config"], config.model_dump(mode="json")
+    fields = [("pack", name) for name in now["pack"]] + [("images", name) for name in now["images"]]
+    fields += [("shards", "num_packs_per_row_group"), ("shards", "seed")]
+    for section, name in fields:
+        old, new = before[section].get(name), now[section][name]
+        if old != new:
+            return f"{section}.{name} was {old}, not {new}"
+    return ""
