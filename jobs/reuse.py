@@ -7,7 +7,7 @@ driver knows row groups and no sample. A worker that gets an old version which d
 there is, and only them: what is reused are places, never content.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from jobs.outputs import Head, Output
 from jobs.plan import splits_of
 from jobs.shards import ShardPlan
-from packing_udfs import contract, manifest
+from packing_udfs import contract
 from packing_udfs.config import Config
 from packing_udfs.fetch import Source
 from packing_udfs.previous import read_previous

@@ -1,6 +1,6 @@
 """Samples to shards to packs: the one exchange of the job and the grouped pandas UDF behind it.
 
-    sample_id ─▶ shard = pmod(xxhash64(seed, its upper half), n) ─▶ repartition ─▶ groupBy ─▶ pack_shard ─▶ Parquet ─▶ Hub
+    upper half of sample_id ─▶ shard = pmod(xxhash64(…), n) ─▶ repartition ─▶ groupBy ─▶ pack_shard ─▶ Parquet ─▶ Hub
 
 The UDF returns a few small rows and never image bytes: the shard's file is written to the worker's disk and uploaded
 from there. Uploads are content-addressed and nothing refers to them until the driver commits, so a task that runs

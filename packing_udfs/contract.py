@@ -56,8 +56,8 @@ SAMPLE_SCHEMA = pa.schema(
     ]
 )
 
-# Images stand first in a file: Xet asks what it knows of a new file by the file's first chunk, and while the text of any
-# of a row group's packs changes its tokens' bytes, the first image mostly stays.
+# Images stand first in a file: Xet asks what it knows of a new file by the file's first chunk. An edited text in any
+# pack of a row group changes the bytes of its tokens, while its first image mostly stays.
 PACK_SCHEMA = pa.schema(
     [
         ("images", pa.list_(IMAGE)),

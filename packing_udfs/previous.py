@@ -73,4 +73,3 @@ def _packs(table: pa.Table) -> list[list[Key]]:
             sums = [checksum(part) for part in parts]
         packs.append([Key(*key) for key in zip(sample_ids, sources, lengths, num_images, sums, strict=True)])
     return packs
-

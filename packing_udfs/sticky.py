@@ -4,14 +4,15 @@ A packed file is compared with its last version byte by byte, in chunks of 64 Ki
 costs nothing, a whole pack that moves costs its edges, a sample that moves costs itself, its edges and those of the
 hole that it leaves. So the last version's packs seed the new ones (`replan`):
 
-1. **match** the samples of every pack with those that are there now, as a multiset. A pack that has all of them is kept.
+1. **match** every pack's samples with those that are there now, as a multiset. A pack that has all of them is kept.
 2. An edited sample (new, of the images of one that is gone) takes its place if the pack still holds it.
 3. A pack that lost samples is a bin with holes. New samples go into the holes, best fit in all budgets and near to what
    the pack cost before; what fits nowhere makes new packs.
 4. Where that takes more packs than packing afresh may (`limit`), the emptiest packs are dissolved, as few as will do.
-5. **places**: each place of a row group is one of a layer of packs alike in image work (`packing_udfs.balance`). A freed
-   place gets the pack nearest in cost, of those that have none or stand in the *tail*: the row groups that are smaller
-   than the others, which shrink and grow and are laid out anew.
+5. **places**: each place of a row group is one of a layer of packs alike in image work (`packing_udfs.balance`). A
+   freed place gets the pack nearest in cost, of those that have none or stand in the *tail*: the row groups that are
+   smaller than the others, which shrink and grow and are laid out anew. When the layers have worn out, packs are dealt
+   to row groups anew, whole.
 
     kept [a b c]   lost one [d _ f]   gone [_ _]      new: x, y
     best fit       [d x f]                            y makes a pack, which takes the freed place
@@ -33,7 +34,7 @@ from packing_udfs import balance
 from packing_udfs.knapsack import Budgets
 
 MAX_DISSOLVED = 64
-COST_TOLERANCE = 32  # a changed pack may leave its layer by a 32nd of the mean cost
+COST_TOLERANCE = 32  # a changed pack may leave its layer's median by a 32nd of the mean cost
 MAX_MISALIGNMENT = 0.01  # how much a step's largest cost over its mean may be above that of packing afresh
 
 
@@ -145,9 +146,7 @@ def replan(
     found = _fit(packs, shard, limit)
     if found is None:
         return Plan(fresh, why_afresh=f"it would take more than {limit} packs, and {len(bins)} do")
-    groups = _place(previous, *found, shard)
-    if _misalignment(groups, shard) > _misalignment(fresh, shard) + MAX_MISALIGNMENT:
-        return Plan(fresh, why_afresh="packs of one step would differ too much in image work")
+    groups = _align(previous, *found, shard, _misalignment(fresh, shard) + MAX_MISALIGNMENT)
     return _counted(previous, packs, groups)
 
 
@@ -246,8 +245,28 @@ def _fill_holes(holes: list[_Pack], loose: list[int], shard: _Shard) -> list[int
     return sorted(rest)
 
 
-def _place(previous: Previous, stay: list[_Pack], new: list[list[int]], shard: _Shard) -> list[list[list[int]]]:
-    """Row groups: packs at their old places, freed places filled by cost, what is left in the tail."""
+def _align(
+    previous: Previous, stay: list[_Pack], new: list[list[int]], shard: _Shard, limit: float
+) -> list[list[list[int]]]:
+    """Row groups whose places are alike in cost up to `limit`, by the least of three means that does it.
+
+    Only changed packs leave their place; all that are out of their layer; all packs are dealt anew, as they are.
+    """
+    for may_move in (False, True):
+        groups = _place(previous, stay, new, shard, may_move)
+        if _misalignment(groups, shard) <= limit:
+            return groups
+    packs = [*(pack.members() for pack in stay), *new]
+    return [[packs[i] for i in group] for group in balance.row_groups(_costs(shard, packs), shard.most, shard.seed)]
+
+
+def _place(
+    previous: Previous, stay: list[_Pack], new: list[list[int]], shard: _Shard, may_move: bool
+) -> list[list[list[int]]]:
+    """Row groups: packs at their old places, freed places filled by cost, what is left in the tail.
+
+    may_move: whether packs that did not change leave their place too when they are out of its layer.
+    """
     old = previous.vision_costs
     mean = sum(map(sum, old)) // max(1, sum(map(len, old)))
     at = {pack.place: pack for pack in stay}
@@ -259,10 +278,10 @@ def _place(previous: Previous, stay: list[_Pack], new: list[list[int]], shard: _
         homeless, freed = [], []
         for g in groups:
             for p in range(len(old[g])):
-                pack, (low, high) = at.get((g, p)), layers[len(old[g]), p]
+                pack, usual = at.get((g, p)), layers[len(old[g]), p]
                 if pack is None:
                     freed.append((g, p))
-                elif pack.is_changed and not low - slack <= shard.cost(pack.members()) <= high + slack:
+                elif (pack.is_changed or may_move) and abs(shard.cost(pack.members()) - usual) > slack:
                     homeless.append(pack.members())
                     freed.append((g, p))
         in_tail = [at[g, p].members() for g in sorted(tail) for p in range(len(old[g])) if (g, p) in at]
@@ -280,9 +299,9 @@ def _place(previous: Previous, stay: list[_Pack], new: list[list[int]], shard: _
     result = [
         [pool[chosen[g, p]] if (g, p) in chosen else at[g, p].members() for p in range(len(old[g]))] for g in groups
     ]
-    if {(g, p) for g in tail for p in range(len(old[g]))} <= set(at) and len(left) == len(in_tail):
-        if left == list(range(len(pool) - len(in_tail), len(pool))):  # nobody came or went
-            return result + [[at[g, p].members() for p in range(len(old[g]))] for g in sorted(tail)]
+    is_whole = {(g, p) for g in tail for p in range(len(old[g]))} <= set(at)
+    if is_whole and left == list(range(len(pool) - len(in_tail), len(pool))):  # nobody came or went
+        return result + [[at[g, p].members() for p in range(len(old[g]))] for g in sorted(tail)]
     rest = [pool[i] for i in left]
     laid = balance.row_groups(_costs(shard, rest), shard.most, shard.seed)
     return result + [[rest[i] for i in group] for group in laid]
@@ -294,13 +313,13 @@ def _tail(sizes: list[list[int]]) -> set[int]:
     return {g for g, group in enumerate(sizes) if len(group) < most - 1}
 
 
-def _layers(costs: list[list[int]], groups: list[int]) -> dict[tuple[int, int], tuple[int, int]]:
-    """(size of the row group, position) → the least and the largest cost there."""
+def _layers(costs: list[list[int]], groups: list[int]) -> dict[tuple[int, int], int]:
+    """(size of the row group, position) → the median cost there."""
     layers: dict[tuple[int, int], list[int]] = {}
     for g in groups:
         for p, cost in enumerate(costs[g]):
             layers.setdefault((len(costs[g]), p), []).append(cost)
-    return {layer: (min(found), max(found)) for layer, found in layers.items()}
+    return {layer: sorted(found)[len(found) // 2] for layer, found in layers.items()}
 
 
 def _misalignment(groups: list[list[list[int]]], shard: _Shard) -> float:
@@ -322,9 +341,7 @@ def _counted(previous: Previous, packs: list[_Pack], groups: list[list[list[int]
     """The plan with what became of the packs of the last version."""
     whole = {tuple(pack.slots): pack.place for pack in packs if not pack.is_changed}
     touched = {i for pack in packs if pack.is_changed for i in pack.members()}
-    places = {
-        tuple(members): (g, p) for g, group in enumerate(groups) for p, members in enumerate(group)
-    }
+    places = {tuple(members): (g, p) for g, group in enumerate(groups) for p, members in enumerate(group)}
     num_kept = sum(places.get(members) == place for members, place in whole.items())
     num_same = sum(members in places for members in whole)
     num_changed = sum(not touched.isdisjoint(members) for members in places)

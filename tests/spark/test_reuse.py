@@ -1,14 +1,10 @@
 """A split that is packed again keeps its packs where they are, and uploads little."""
 
-import io
-
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from jobs import pack
 from packing_udfs import config
-from tests.spark.conftest import DEMO, files_of
+from tests.spark.conftest import DEMO
 from tests.spark.made_sources import VQA, parquet, picture, upload
 
 
@@ -41,6 +37,10 @@ def test_the_same_again_is_the_same_commit(first, spark):
     again = pack.run(config.parse(tree("user/sticky", "user/sticky-source")), spark)
     assert again["commit"] == first["commit"]
     assert again["reuse"] == {
-        "num_packs_kept": first["splits"]["train"]["totals"]["num_packs"], "num_packs_moved": 0,
-        "num_packs_changed": 0, "num_packs_new": 0, "why_afresh": {}}
+        "num_packs_kept": first["splits"]["train"]["totals"]["num_packs"],
+        "num_packs_moved": 0,
+        "num_packs_changed": 0,
+        "num_packs_new": 0,
+        "why_afresh": {},
+    }
     assert again["transfer"]["num_bytes_uploaded"] == 0

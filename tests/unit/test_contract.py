@@ -23,6 +23,7 @@ SCHEMAS = {
 }
 PACK_FEATURES = Features(
     {
+        "images": List(Image()),
         "input_ids": List(Value("int32")),
         "labels": List(Value("int32")),
         "sample_lengths": List(Value("int32")),
@@ -31,7 +32,6 @@ PACK_FEATURES = Features(
         "image_sizes": List({"height": Value("int32"), "width": Value("int32")}),
         "sample_ids": List(Value("int64")),
         "sample_sources": List(Value("string")),
-        "images": List(Image()),
         "num_tokens": Value("int32"),
         "num_label_tokens": Value("int32"),
         "num_images": Value("int32"),
