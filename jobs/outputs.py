@@ -117,6 +117,9 @@ class Output(Protocol):
     def source(self, commit: str) -> Source:
         """Where workers read what is published at a commit."""
 
+    def remind(self, path_in_repo: str, data: bytes) -> None:
+        """Let a worker's cache know what is there of the file whose last version begins with `data`; may do nothing."""
+
     def upload(self, path_in_repo: str, file: Path) -> object:
         """Send a local file from a worker and return, picklable, what `Draft.add` needs to store it as `operation`."""
 

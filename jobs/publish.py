@@ -75,6 +75,19 @@ class Repository:
         operation.path_or_fileobj = b""
         return operation
 
+    def remind(self, path_in_repo: str, data: bytes) -> None:
+        """Ask Xet for what it stored together with `data`, the beginning of a file, by uploading that once more.
+
+        No commit refers to it. A Hub that is busy is none of a shard's faults: the upload of the shard will wait.
+        """
+        if constants.HF_HUB_DISABLE_XET:
+            return
+        try:
+            operation = CommitOperationAdd(path_in_repo=path_in_repo, path_or_fileobj=data)
+            HfApi().preupload_lfs_files(self.repo, [operation], repo_type="dataset")
+        except HUB_ERRORS as error:
+            logger.warning("%s: %s: what Xet has of it could not be asked: %s", self.repo, path_in_repo, error)
+
     def check_token(self) -> None:
         """Refuse early what a write would refuse late. Raises OutputError when there is no valid token."""
         if not get_token():

@@ -9,6 +9,7 @@ there is, and only them: what is reused are places, never content.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,25 +19,48 @@ from jobs.plan import splits_of
 from jobs.shards import ShardPlan
 from packing_udfs import contract
 from packing_udfs.config import Config
-from packing_udfs.fetch import Source
+from packing_udfs.fetch import Source, Stop
 from packing_udfs.previous import read_previous
 from packing_udfs.processor import ProcessorFiles
 from packing_udfs.sticky import Previous
+
+FIRST_CHUNK = 128 << 10  # bytes at least: Xet's chunks have no more
 
 
 @dataclass(frozen=True)
 class LastVersion:
     """Row groups of the splits as they are published, and where their files are."""
 
+    output: Output
     source: Source
     row_groups: pa.Table  # contract.MANIFEST_SCHEMA
     max_drift: float
     with_tokens: bool  # whether samples are told apart by their tokens too
 
-    def shard(self, path: str) -> Previous | None:
-        """The last version of the shard in a file, None where there is none. Raises FetchError, ContractError."""
-        rows = self.row_groups.filter(pc.equal(self.row_groups["file"], path)).to_pylist()
+    def file(self, path: str) -> Previous | None:
+        """The packs of a file as it is published, None where there is none. Raises FetchError, ContractError."""
+        rows = self._rows(path)
         return read_previous(self.source, rows, with_tokens=self.with_tokens) if rows else None
+
+    def remind(self, path: str, file: Path) -> None:
+        """Let Xet's cache on this machine know the chunks of a file's last version, before a new one is uploaded.
+
+        Of a new file the client asks the Hub about the first chunk and one in a thousand others; the answer lists what
+        was uploaded with that chunk, and what no answer lists is sent again. A cluster's workers begin with an empty
+        cache, so where a file begins otherwise than its last version, the beginning of that one is offered first.
+        Costs one small request more, and bytes only where nothing is known.
+        """
+        rows = self._rows(path)
+        if not rows:
+            return
+        with open(file, "rb") as opened:
+            now = opened.read(FIRST_CHUNK)
+        before = bytes(self.source.read(path, 0, min(FIRST_CHUNK, rows[0]["file_bytes"]), Stop()))
+        if before != now:
+            self.output.remind(path, before)
+
+    def _rows(self, path: str) -> list[dict]:
+        return self.row_groups.filter(pc.equal(self.row_groups["file"], path)).to_pylist()
 
 
 def find_last_version(
@@ -63,7 +87,7 @@ def find_last_version(
         return None, why
     with_tokens = config.pack.over_length == "split_turns"
     source = output.source(head.commit)
-    return LastVersion(source, pa.concat_tables(tables), config.output.max_drift, with_tokens), why
+    return LastVersion(output, source, pa.concat_tables(tables), config.output.max_drift, with_tokens), why
 
 
 def why_not(info: Mapping, config: Config, num_shards: int, processor: ProcessorFiles) -> str:

@@ -213,8 +213,16 @@ def _write(path: str, packed: PackedFile, work: ShardWork, local_folder: str | N
         file = Path(folder, "shard.parquet")
         row_groups = shard_file.write_shard(str(file), path, packed.row_groups())
         num_bytes = file.stat().st_size
-        operation = work.upload(path, file)
-    return {"num_bytes": num_bytes, "row_groups": to_ipc(row_groups), "operation": operation}
+        if work.last is not None:
+            work.last.remind(path, file)
+        with uploads.counted() as sent:
+            operation = work.upload(path, file)
+        return {
+            "num_bytes": num_bytes,
+            "num_bytes_uploaded": sent.num_bytes,
+            "row_groups": to_ipc(row_groups),
+            "operation": operation,
+        }
 
 
 def _last_version(work: ShardWork, path: str) -> tuple[list[Previous], str, float]:
