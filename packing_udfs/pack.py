@@ -9,7 +9,7 @@ A shard that is larger than `max_file_bytes` is cut first, and each part is pack
 Selection is apart from assembly: the knapsack sees integers and returns indices (`packing_udfs.knapsack`).
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -114,20 +114,36 @@ class PackedShard:
             yield from file.row_groups()
 
 
-def pack_shard(samples: pd.DataFrame, encoder: Encoder, settings: PackSettings) -> PackedShard:
-    """Pack one shard. `samples` has the columns of `contract.SAMPLE_SCHEMA`, in any order of rows."""
+def pack_shard(
+    samples: pd.DataFrame,
+    encoder: Encoder,
+    settings: PackSettings,
+    previous: Sequence[sticky.Previous] = (),
+    max_drift: float = 0.003,
+) -> PackedShard:
+    """Pack one shard. `samples` has the columns of `contract.SAMPLE_SCHEMA`, in any order of rows.
+
+    previous: the shard's files as they were packed before with the same settings, whose packs stay where they can
+    (`packing_udfs.sticky`), in each at the price of at most the share `max_drift` of packs more.
+    """
     rows = Rows(samples)
     outcomes = Outcomes(rows)
     if settings.duplicates == "drop":
         outcomes.duplicates = duplicates(rows)
     units = _encode(rows, encoder, outcomes, settings)
-    return _choose(units, outcomes, settings, previous, max_drift)
+    parts = [slice(0, len(units))]
+    if units and settings.max_file_bytes is not None:
+        parts = runs([unit.num_bytes for unit in units], settings.max_file_bytes)
+    before = [*previous, *[None] * len(parts)]
+    return PackedShard(
+        quarantine=outcomes.quarantine(),
+        ledger=outcomes.ledger(),
+        files=[_pack(units[part], settings, last, max_drift) for part, last in zip(parts, before, strict=False)],
+    )
 
 
-def _choose(
-    units: list[Unit], outcomes: Outcomes, settings: PackSettings, previous: sticky.Previous | None, max_drift: float
-) -> PackedShard:
-    """Units to packs to row groups."""
+def _pack(units: list[Unit], settings: PackSettings, previous: sticky.Previous | None, max_drift: float) -> PackedFile:
+    """Choose packs by lengths and costs, and deal them to row groups."""
     lengths = np.asarray([len(unit.encoded.input_ids) for unit in units], np.int64)
     costs = np.asarray([unit.encoded.vision_cost for unit in units], np.int64)
     demand = {"vision_costs": costs, "num_images": np.asarray([len(unit.sizes) for unit in units], np.int64)}
@@ -140,12 +156,11 @@ def _choose(
         bins = algorithm(lengths[at], settings.budgets, **some, **options)
         return [at[np.sort(b)].tolist() for b in bins]  # a pack reads in the shard's order
 
-    plan = None
     if previous is None:
         bins = pack(list(range(len(units))))
         pack_costs = np.asarray([costs[b].sum() for b in bins], np.int64)
         groups = balance.row_groups(pack_costs, settings.num_packs_per_row_group, settings.seed)
-        chosen = [[bins[i] for i in group] for group in groups]
+        plan = sticky.Plan([[bins[i] for i in group] for group in groups])
     else:
         plan = sticky.replan(
             previous,
@@ -157,24 +172,13 @@ def _choose(
             seed=settings.seed,
             max_drift=max_drift,
         )
-        chosen = plan.row_groups
-    packs = [members for group in chosen for members in group]
+    packs = [members for group in plan.row_groups for members in group]
     bound = knapsack.bound(lengths, settings.budgets, **demand)
-    parts = [slice(0, len(units))]
-    if units and settings.max_file_bytes is not None:
-        parts = runs([unit.num_bytes for unit in units], settings.max_file_bytes)
-    before = [*previous[: len(parts)], *[None] * (len(parts) - len(previous))]
-    return PackedShard(
-        quarantine=outcomes.quarantine(),
-        ledger=outcomes.ledger(),
-        files=[_pack(units[part], settings, last, max_drift) for part, last in zip(parts, before, strict=True)],
-    )
-
-
-def _pack(
-    units: list[Unit], settings: PackSettings, previous: sticky.Previous | None, max_drift: float
-) -> PackedFile:
-    """Choose packs by lengths and costs, and deal them to row groups."""
+    return PackedFile(
+        sums=metrics.shard_sums(lengths, costs, len(packs), bound)
+        | {"histograms": metrics.histograms(lengths, costs, demand["num_images"], packs, settings.seq_len)},
+        groups=[[[units[i] for i in members] for members in group] for group in plan.row_groups],
+        plan=plan if previous else None,
     )
 
 

@@ -84,7 +84,9 @@ def _append(label: str, lab: "_Lab", num: int) -> dict:
     ours = lab.measure(lambda samples: new, reuse=False, appended=True)
     peers = {
         "from scratch, CDC on": lab.measure(lambda samples: samples + new, reuse=False)["put"],
-        "from scratch, CDC off": lab.measure(lambda samples: samples + new, reuse=False, base="plain", cdc=False)["put"],
+        "from scratch, CDC off": lab.measure(lambda samples: samples + new, reuse=False, base="plain", cdc=False)[
+            "put"
+        ],
     }
     return {"metric": "put_append_5pct", "input": label, "ours": ours["put"], "peer": peers, "unit": UNIT}
 
