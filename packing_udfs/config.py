@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BeforeValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from packing_udfs.knapsack import ALGORITHMS
 
@@ -224,6 +224,11 @@ class Shards(_Model):
         return min(2 * self.shard_bytes, GIB)
 
 
+def _off(value: Any) -> Any:
+    """YAML takes the word off for false."""
+    return "off" if value is False else value
+
+
 class Output(_Model):
     """Where packs go."""
 
@@ -233,7 +238,7 @@ class Output(_Model):
     """Split to write."""
     mode: Literal["overwrite", "append"] = "overwrite"
     """overwrite replaces the split and nothing else; append adds files to it."""
-    reuse: Literal["sticky", "off"] = "sticky"
+    reuse: Annotated[Literal["sticky", "off"], BeforeValidator(_off)] = "sticky"
     """sticky: a split that is packed again with the same settings keeps its packs where they are, as far as their
     samples are there, so that little is uploaded; off packs it afresh."""
     max_drift: float = Field(0.003, ge=0.0, le=1.0)
