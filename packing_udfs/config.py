@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import AfterValidator, BeforeValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from packing_udfs.knapsack import ALGORITHMS
 
@@ -224,11 +224,6 @@ class Shards(_Model):
         return min(2 * self.shard_bytes, GIB)
 
 
-def _off(value: Any) -> Any:
-    """YAML takes the word off for false."""
-    return "off" if value is False else value
-
-
 class Output(_Model):
     """Where packs go."""
 
@@ -238,9 +233,8 @@ class Output(_Model):
     """Split to write."""
     mode: Literal["overwrite", "append"] = "overwrite"
     """overwrite replaces the split and nothing else; append adds files to it."""
-    reuse: Annotated[Literal["sticky", "off"], BeforeValidator(_off)] = "sticky"
-    """sticky: a split that is packed again with the same settings keeps its packs where they are, as far as their
-    samples are there, so that little is uploaded; off packs it afresh."""
+    reuse: Literal["sticky", "off"] = "sticky"
+    """sticky: a split packed again as before keeps its packs where their samples still are; off packs it afresh."""
     max_drift: float = Field(0.003, ge=0.0, le=1.0)
     """Share of packs that reuse may cost; a shard that would take more is packed afresh."""
     private: bool = False
@@ -251,6 +245,12 @@ class Output(_Model):
     """How often finished shards are kept in a pull request, from which a run that died goes on; 0 is at once."""
     retry_seconds: float = Field(300, ge=0)
     """How long an upload or a commit is tried again, with backoff, while the Hub is busy or away."""
+
+    @field_validator("reuse", mode="before")
+    @classmethod
+    def _off(cls, value: Any) -> Any:
+        """YAML takes the word off for false."""
+        return "off" if value is False else value
 
 
 class Quality(_Model):
