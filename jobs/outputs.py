@@ -54,6 +54,11 @@ class Head:
     readme: str = ""
     manifests: tuple[tuple[str, dict], ...] = ()  # (split, info) of each manifest/{split}.json
 
+    @property
+    def taken_down(self) -> list[int]:
+        """Ids of the samples that were taken down from any split, sorted (`jobs.takedown`)."""
+        return sorted({i for _, info in self.manifests for i in info.get("taken_down", ())})
+
     def files_of(self, split: str) -> list[str]:
         """Paths that belong to a split: its data, manifest and quarantine, and no other split's."""
         folders = tuple(f"{d.format(split=split)}/" for d in (contract.DATA_DIR, contract.QUARANTINE_DIR))

@@ -87,7 +87,8 @@ def run(config: Config, spark: SparkSession | None = None, *, spark_conf: str | 
     if draft.published:
         return _published(output, draft.published)
     last, why_afresh = find_last_version(config, plan, head, output, processor)
-    work = ShardWork(settings(config, sources), processor, plan, output.upload, last)
+    how = dataclasses.replace(settings(config, sources), taken_down=frozenset(head.taken_down))
+    work = ShardWork(how, processor, plan, output.upload, last)
     shards, how_fast = _pack(config, sources, work, draft, fingerprints, spark, spark_conf)
     publication = Publication(
         config=config,

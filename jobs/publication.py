@@ -169,6 +169,8 @@ class Publication:
             "sums": sums,
             "quality": report.quality(sums, new, self.config.pack.seq_len),
         }
+        if self.head.taken_down:
+            info["taken_down"] = self.head.taken_down
         info_json, parquet = manifest.dump(info, new)
         files[contract.MANIFEST_JSON.format(split=split)] = info_json
         files[contract.MANIFEST_PARQUET.format(split=split)] = parquet

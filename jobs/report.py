@@ -87,7 +87,7 @@ class Ledger:
         `quarantine` has `contract.QUARANTINE_SCHEMA`.
         """
         num_rows = self.count() - self.count(outcome=NOT_SAMPLED)
-        quarantined = self.count(outcome="quarantined")
+        quarantined = self.count(outcome="quarantined") - self.count(reason="taken_down")
         if quarantined > max_fraction * num_rows:
             lines = [
                 f"  {count:>10,}  {reason:<20} {_place(_first(quarantine, reason))}"

@@ -112,6 +112,7 @@ MANIFEST_SCHEMA = pa.schema(
 
 # Why a row is in the quarantine and not in a pack.
 REASONS = {
+    "taken_down": "the sample was taken down from the dataset (jobs.takedown)",
     "texts_missing": "the conversation is null or empty, or a question or answer in it is null",
     "ratings": "every turn is rated below a minimum",
     "part_unsupported": "a message has a part that is neither text nor image nor video",

@@ -51,6 +51,8 @@ class PackSettings:
     images: Images = field(default_factory=Images)
     videos: Mapping[str, Video] = field(default_factory=dict)
     """For each source with videos, how they become images."""
+    taken_down: frozenset[int] = frozenset()
+    """Ids of samples that are left out wherever they come from."""
 
     @property
     def budgets(self) -> knapsack.Budgets:
@@ -138,11 +140,13 @@ def pack_shard(
     return PackedShard(
         quarantine=outcomes.quarantine(),
         ledger=outcomes.ledger(),
-        files=[_pack(units[part], settings, last, max_drift) for part, last in zip(parts, before, strict=False)],
+        files=[pack_units(units[part], settings, last, max_drift) for part, last in zip(parts, before, strict=False)],
     )
 
 
-def _pack(units: list[Unit], settings: PackSettings, previous: sticky.Previous | None, max_drift: float) -> PackedFile:
+def pack_units(
+    units: list[Unit], settings: PackSettings, previous: sticky.Previous | None, max_drift: float
+) -> PackedFile:
     """Choose packs by lengths and costs, and deal them to row groups."""
     lengths = np.asarray([len(unit.encoded.input_ids) for unit in units], np.int64)
     costs = np.asarray([unit.encoded.vision_cost for unit in units], np.int64)
@@ -164,7 +168,7 @@ def _pack(units: list[Unit], settings: PackSettings, previous: sticky.Previous |
     else:
         plan = sticky.replan(
             previous,
-            [_key(unit, settings) for unit in units],
+            [unit_key(unit, settings) for unit in units],
             np.stack([lengths, *demand.values()]),
             settings.budgets,
             pack,
@@ -182,7 +186,7 @@ def _pack(units: list[Unit], settings: PackSettings, previous: sticky.Previous |
     )
 
 
-def _key(unit: Unit, settings: PackSettings) -> sticky.Key:
+def unit_key(unit: Unit, settings: PackSettings) -> sticky.Key:
     """How a unit is found again. Parts of one sample can be alike in all but their tokens."""
     ids = unit.encoded.input_ids
     tokens = sticky.checksum(ids) if settings.over_length == "split_turns" else 0
@@ -216,6 +220,8 @@ def _usable(
     """A row's messages and the sizes of its images, which become here what is stored: frames of videos, scaled down."""
     if rows.reason[i] is not None:
         return EncodeError(rows.reason[i], "")
+    if rows.sample_id[i] in settings.taken_down:
+        return EncodeError("taken_down", "")
     messages = rows.messages(i)
     if messages is None:
         return EncodeError("texts_missing", "")
