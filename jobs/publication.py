@@ -36,6 +36,7 @@ def read_appended(
     splits = splits_of(config) if config.output.mode == "append" else []
     before = {s: output.read_manifest(head.commit, s) for s in splits if s in dict(head.manifests)}
     for split, found in before.items():
+        _check_same_split(config, split, found.info["runs"])
         for name, ours in (("seq_len", config.pack.seq_len), ("vision_unit", vision_unit)):
             if found.info[name] != ours:
                 raise OutputError(
@@ -54,6 +55,19 @@ def read_appended(
                 "repair it or overwrite"
             )
     return before
+
+
+def _check_same_split(config: Config, split: str, runs: Sequence[dict]) -> None:
+    """Refuse to draw the validation split otherwise than before: a sample could come to be in both splits."""
+    for run in runs:
+        drawn, ours = run["config"]["shards"], config.shards
+        for name in ("validation_fraction", "seed") if ours.validation_fraction else ("validation_fraction",):
+            if drawn[name] != getattr(ours, name):
+                raise OutputError(
+                    f"shards.{name}: {getattr(ours, name)} cannot be appended to {split}, which was packed with "
+                    f"{drawn[name]}: a sample could be in the validation split and in {config.output.split} too; use "
+                    f"{drawn[name]} or overwrite"
+                )
 
 
 def is_appended(config: Config, head: Head, run: str) -> bool:
