@@ -16,7 +16,7 @@ import os
 import time
 from collections import defaultdict
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
 from urllib.request import getproxies, proxy_bypass
@@ -47,13 +47,8 @@ _tls = cache(httpx2.create_ssl_context)
 def get(url: str, headers: dict[str, str]) -> Iterator[http.client.HTTPResponse]:
     """The answer to a GET, of any status; redirects are not followed. Raises `FAULTS`."""
     parts = urlsplit(url)
-    kept, connection = _idle[parts.scheme, parts.netloc], None
-    while kept and connection is None:
-        since, connection = kept.pop()
-        if time.monotonic() - since > _KEPT:
-            connection.close()
-            connection = None
-    connection, answer = connection or _connect(parts), None
+    kept, answer = _idle[parts.scheme, parts.netloc], None
+    connection = _reusable(kept) or _connect(parts)
     try:
         connection.request("GET", urlunsplit(("", "", parts.path or "/", parts.query, "")), headers=headers)
         answer = connection.getresponse()
@@ -79,10 +74,21 @@ def receive(answer: http.client.HTTPResponse, view: memoryview) -> int:
     return num
 
 
+def _reusable(kept: list[tuple[float, http.client.HTTPConnection]]) -> http.client.HTTPConnection | None:
+    with suppress(IndexError):  # the list is empty: threads take from it side by side
+        while True:
+            since, connection = kept.pop()
+            if time.monotonic() - since <= _KEPT:
+                return connection
+            connection.close()
+    return None
+
+
 def _connect(parts: SplitResult) -> http.client.HTTPConnection:
     tls = {"context": _tls()} if parts.scheme == "https" else {}
     kind = http.client.HTTPSConnection if tls else http.client.HTTPConnection
-    proxy = None if proxy_bypass(parts.netloc) else getproxies().get(parts.scheme)
+    proxies = {} if proxy_bypass(parts.netloc) else getproxies()
+    proxy = proxies.get(parts.scheme) or proxies.get("all")
     if not proxy:
         return kind(parts.netloc, timeout=TIMEOUT, **tls)
     via = urlsplit(proxy if "://" in proxy else f"http://{proxy}")

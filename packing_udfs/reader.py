@@ -117,8 +117,6 @@ class PackedDataset(StepDataset):
             )
         if decode not in ("pil", "bytes", None):
             raise ValueError(f"decode={decode!r}: must be 'pil', 'bytes' or None")
-        if end not in ("drop", "pad"):
-            raise ValueError(f"end={end!r}: must be 'drop' or 'pad'")
         if prefetch is not None and prefetch < 0:
             raise ValueError(f"prefetch={prefetch}: must be at least 0")
         if min(range_size, block_size) < 1:
@@ -137,11 +135,11 @@ class PackedDataset(StepDataset):
         io = {"retry_seconds": retry_seconds, "range_size": range_size, "block_size": block_size}
         self._source = open_source(repo_or_path, revision, **io)
         self.manifest = _load_manifest(self._source, split, together=world_size is None)
-        num_packs = self.manifest.num_packs
-        self.num_steps = num_packs // global_batch_size if end == "drop" else -(-num_packs // global_batch_size)
+        self.num_steps = self._order(epoch=0).num_steps  # that of every epoch
         if not self.num_steps:
             raise ValueError(
-                f"global_batch_size={global_batch_size}: {self._source.name} has {num_packs} packs in {split!r}"
+                f"global_batch_size={global_batch_size}: {self._source.name} has {self.manifest.num_packs} packs in "
+                f"{split!r}"
             )
         if processor is not None:
             processor = _load_processor(processor, self.manifest.info["processor"])
@@ -164,18 +162,14 @@ class PackedDataset(StepDataset):
 
     def _batches(self, epoch: int, first: int, every: int) -> Iterator[dict]:
         order = self._order(epoch)
-        per_step, size = self.micro_batches_per_step, self._micro_batch_size
-        mine = [j for j in range(per_step) if j % every == first % every]
-        lanes = [
-            range(self._rank * self._num_lanes + j * size, self._rank * self._num_lanes + (j + 1) * size) for j in mine
-        ]
-        blocks = [(lanes[0][0], self._num_lanes)] if every == 1 else [(of_batch[0], size) for of_batch in lanes]
-        step, num_lanes = first // per_step, len(mine) * size
-        visits = [order.visits(step, *block) for block in blocks] if step < order.num_steps else []
+        step, per_step, size = first // self.micro_batches_per_step, self.micro_batches_per_step, self._micro_batch_size
+        mine = range(first % every, per_step, every)  # micro-batches of each step
+        lanes = [range(start, start + size) for start in (self._rank * self._num_lanes + j * size for j in mine)]
+        num_lanes = len(mine) * size
         loader = Prefetcher(
             self._source,
             self.manifest.row_groups,
-            visits,
+            [order.visits(step, of_batch.start, size) for of_batch in lanes] if step < order.num_steps else [],
             num_lanes=num_lanes,
             prefetch=num_lanes if self._prefetch is None else self._prefetch,
             verify=self._verify,
@@ -185,11 +179,9 @@ class PackedDataset(StepDataset):
                 step, j = divmod(index, per_step)
                 loader.advance(step)
                 row_groups, rows, is_padding = order.step(step)
-                of_batch = lanes[j // every]
-                packs = [loader.pack(int(row_groups[lane]), int(rows[lane])) for lane in of_batch]
-                yield self._collate(
-                    [_as_padding(p) if is_padding[lane] else p for p, lane in zip(packs, of_batch, strict=True)]
-                )
+                packs = [loader.pack(int(row_groups[lane]), int(rows[lane])) for lane in lanes[j // every]]
+                padding = is_padding[lanes[j // every]]
+                yield self._collate([_as_padding(p) if pad else p for p, pad in zip(packs, padding, strict=True)])
         finally:
             loader.close()
 
