@@ -325,7 +325,9 @@ class Bucket(MemoryFileSystem):
 
     def cat_file(self, path, start=None, end=None, **kwargs):
         Bucket.asked.append((path.rpartition("/")[2], start, end))
-        return self.store["/" + path.removeprefix("bucket://").lstrip("/")].getvalue()[start:end]
+        if (key := "/" + path.removeprefix("bucket://").lstrip("/")) not in self.store:
+            raise FileNotFoundError(path)
+        return self.store[key].getvalue()[start:end]
 
     def _open(self, *args, **kwargs):
         raise NotImplementedError
