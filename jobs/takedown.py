@@ -79,7 +79,6 @@ class _Split:
     after: list[dict] = field(default_factory=list)  # … and as they are
     ids: list[int] = field(default_factory=list)  # of the samples that went
     sources: list[str] = field(default_factory=list)
-    tokens: list[int] = field(default_factory=list)
     quarantine: dict[str, pa.Table] = field(default_factory=dict)  # path → what is left of it
 
     @property
@@ -151,7 +150,6 @@ def _rewrite(
             if wanted.takes(unit.sample_id, unit.source):
                 part.ids.append(unit.sample_id)
                 part.sources.append(unit.source)
-                part.tokens.append(len(unit.encoded.input_ids))
                 hashes |= {hashlib.sha256(image["bytes"]).digest() for image in unit.images}
         part.before.append(pack_units(units, how).sums)
         if not stay:

@@ -145,9 +145,9 @@ def pack_shard(
 
 
 def pack_units(
-    units: list[Unit], settings: PackSettings, previous: sticky.Previous | None, max_drift: float
+    units: list[Unit], settings: PackSettings, previous: sticky.Previous | None = None, max_drift: float = 0.003
 ) -> PackedFile:
-    """Choose packs by lengths and costs, and deal them to row groups."""
+    """Choose packs of a file by lengths and costs, and deal them to row groups; `units` in the shard's order."""
     lengths = np.asarray([len(unit.encoded.input_ids) for unit in units], np.int64)
     costs = np.asarray([unit.encoded.vision_cost for unit in units], np.int64)
     demand = {"vision_costs": costs, "num_images": np.asarray([len(unit.sizes) for unit in units], np.int64)}

@@ -1,0 +1,113 @@
+"""Samples that are taken down are gone from every file of the new revision, and what stays is as it was."""
+
+import hashlib
+from collections import Counter
+
+import pytest
+from huggingface_hub import HfApi
+
+from jobs import takedown
+from jobs.packed import Packed, open_packed
+from tests.unit.published import publish_demo
+
+REPO = "user/demo-taken"
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory, session_hub) -> Counter:
+    """The demo in four shards at REPO; its samples."""
+    folder = tmp_path_factory.mktemp("taken")
+    publish_demo(folder, "shards.num_shards=4", "shards.num_packs_per_row_group=2")
+    HfApi().create_repo(REPO, repo_type="dataset")
+    HfApi().upload_folder(folder_path=str(folder), repo_id=REPO, repo_type="dataset")
+    return samples(open_packed(REPO))
+
+
+def samples(packed: Packed) -> Counter:
+    """(id, source, tokens, digests of images) of every sample."""
+    found = Counter()
+    for row in packed.manifest("train").row_groups.to_pylist():
+        for pack in packed.row_group(row["file"], row["row_group"]).to_pylist():
+            assert pack["num_tokens"] == sum(pack["sample_lengths"])
+            at, images = 0, iter(pack["images"])
+            names = ("sample_ids", "sample_sources", "sample_lengths", "sample_num_images")
+            for sample_id, source, length, count in zip(*(pack[name] for name in names), strict=True):
+                digests = tuple(hashlib.sha256(next(images)["bytes"]).hexdigest() for _ in range(count))
+                found[sample_id, source, tuple(pack["input_ids"][at : at + length]), digests] += 1
+                at += length
+    return found
+
+
+def alone(found: Counter) -> list:
+    """Samples whose images no other sample shows."""
+    shown = Counter(digest for sample in found for digest in sample[3])
+    return [sample for sample in sorted(found) if sample[3] and all(shown[d] == 1 for d in sample[3])]
+
+
+def test_two_samples_go_and_nothing_else_changes(published, capsys):
+    gone = alone(published)[:2]
+    before = open_packed(REPO)
+    assert takedown.main(["--repo", REPO, "--ids=" + ",".join(str(sample[0]) for sample in gone)]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("taken down   2 samples with ")
+    assert f"super_squash_history('{REPO}', repo_type='dataset')" in out
+    after = open_packed(REPO)
+    assert samples(after) == published - Counter(gone)
+    info, was = after.manifest("train").info, before.manifest("train").info
+    assert info["taken_down"] == sorted(sample[0] for sample in gone)
+    assert info["totals"]["num_samples"] == info["sums"]["num_samples"] == was["totals"]["num_samples"] - 2
+    assert info["sums"]["num_packs"] == info["totals"]["num_packs"] == after.manifest("train").num_packs
+    assert info["sums"]["num_tokens"] == info["totals"]["num_tokens"]
+    assert sum(info["sums"]["histograms"]["sample_tokens"].values()) == info["totals"]["num_samples"]
+    assert sum(source["num_taken_down"] for source in after.report()["sources"]) == 2
+    untouched = [path for path in before.paths if path.startswith("data/") and before.read(path) == after.read(path)]
+    assert len(untouched) >= 2
+    images = {digest for sample in gone for digest in sample[3]}
+    for path in after.paths:
+        data = after.read(path)
+        for image in (image for image in _images(before, gone)):
+            assert image not in data, path
+    assert images
+
+
+def _images(packed: Packed, gone: list) -> list[bytes]:
+    wanted = {digest for sample in gone for digest in sample[3]}
+    rows = packed.manifest("train").row_groups.to_pylist()
+    tables = (packed.row_group(row["file"], row["row_group"], ["images"]) for row in rows)
+    images = [image["bytes"] for table in tables for pack in table["images"].to_pylist() for image in pack]
+    found = [image for image in images if hashlib.sha256(image).hexdigest() in wanted]
+    assert len(found) == len(wanted)
+    return found
+
+
+def test_a_source_goes_whole(published):
+    sources = sorted({sample[1] for sample in published})
+    done = takedown.take_down(REPO, takedown.Wanted(source=sources[0]))
+    packed = open_packed(REPO)
+    assert done["num_samples"] >= 50
+    assert {sample[1] for sample in samples(packed)} == set(sources[1:])
+    for path in packed.paths:
+        if path.startswith("quarantine/"):
+            assert sources[0] not in packed.table(path)["source"].to_pylist()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--ids=12345"], "none of its samples is one of those to be taken down"),
+        (["--ids=x"], "--ids: invalid literal for int() with base 10: 'x': ids are whole numbers"),
+        (["--ids="], "--ids: there are none"),
+        (["--where", "id=3"], "--where: 'id=3' is refused: must be source=NAME"),
+        (["--ids-file", "/nowhere"], "No such file"),
+    ],
+)
+def test_what_cannot_be_done_is_refused(published, capsys, arguments, message):
+    head = HfApi().dataset_info(REPO).sha
+    assert takedown.main(["--repo", REPO, *arguments]) == 1
+    assert message in capsys.readouterr().err
+    assert HfApi().dataset_info(REPO).sha == head
+
+
+def test_a_repository_without_packs_is_refused(session_hub, capsys):
+    assert takedown.main(["--repo", "user/nothing-there", "--ids=1"]) == 1
+    assert "holds nothing that jobs.pack has published" in capsys.readouterr().err
