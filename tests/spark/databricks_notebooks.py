@@ -14,8 +14,8 @@ import nbformat
 from nbclient import NotebookClient
 
 from jobs.local_hub import LocalHub
-from jobs.session import ROOT
 
+ROOT = Path(__file__).resolve().parents[2]
 PRELUDE = """
 import os, sys, warnings
 warnings.simplefilter("error")
@@ -65,7 +65,7 @@ def main() -> None:
     """Notebook 3 on the demo, with its output kept."""
     path = ROOT / "notebooks" / "3_pack_on_databricks.ipynb"
     with tempfile.TemporaryDirectory() as folder, LocalHub(Path(folder, "hub")) as hub:
-        os.environ |= hub.environment()
+        os.environ |= hub.environment()  # before huggingface_hub is imported
         from jobs.demo.__main__ import upload_source
         from jobs.session import get_session
 

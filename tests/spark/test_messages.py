@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -157,4 +158,32 @@ def test_a_package_that_is_not_installed(start, tmp_path, missing):
         done.stderr,
         rf"{missing} is not installed: pip install 'packing-udfs\[spark\]', or '{missing}>=\S+' alone where the "
         r"platform brings Spark; on a cluster, on the workers too",
+    )
+
+
+@pytest.mark.skipif(
+    not shutil.which("unshare") or subprocess.run(["unshare", "-rm", "true"], check=False).returncode != 0,
+    reason="needs a mount of its own",
+)
+def test_a_full_disk(source, tmp_path):
+    """Of Spark's own files, and of the folder that packs go to."""
+    small, job = tmp_path / "small", tmp_path / "job.yaml"
+    small.mkdir()
+    job.write_text(json.dumps(demo_tree("user/full-disk")))
+    run = [sys.executable, "-m", "jobs.pack", "--config", str(job)]
+    mounted = ["unshare", "-rm", "sh", "-c", f'mount -t tmpfs -o size=600k tmpfs {small} && exec "$@"', "sh"]
+
+    def stderr(env: dict, *overrides: str) -> str:
+        options = {"env": os.environ | env, "cwd": ROOT, "capture_output": True, "text": True}
+        done = subprocess.run([*mounted, *run, *overrides], timeout=300, check=False, **options)
+        assert done.returncode == 1
+        return done.stderr
+
+    said(
+        stderr({"SPARK_LOCAL_DIRS": str(small)}),
+        r"a disk is full: .*No space left on device.*; free some, or name a larger one in spark\.local\.dir .*",
+    )
+    said(
+        stderr({}, f"output.repo={small}/packed"),
+        r"data/train/0000\d\.parquet cannot be written to \S+/packed: \[Errno 28\] No space left on device.*",
     )
