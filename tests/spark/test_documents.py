@@ -31,6 +31,7 @@ PROGRAMS = (
 
 # Command → the test that runs it. Behind # is what it leaves out.
 HERE = "tests/spark/test_documents.py"
+SUBMIT = "tests/spark/test_submit.py"
 RUN_BY = {
     r"\.venv/bin/python -m jobs\.pack --help": "tests/unit/test_databricks.py::test_every_command_is_a_modules_main",
     r"\.venv/bin/python -m jobs\.pack --config .*": "tests/spark/test_readme.py::test_the_override_example_runs",
@@ -43,8 +44,10 @@ RUN_BY = {
     r"pip install '\.\[reader\]'": "tests/unit/test_boundary.py",  # of a wheel: tests/spark/test_wheel.py
     r"cd conf/databricks": f"{HERE}::test_databricks_commands_name_what_the_bundle_has",
     r"databricks (secrets|bundle) .*": f"{HERE}::test_databricks_commands_name_what_the_bundle_has",
-    r"(PYSPARK_PYTHON=\S+ )?(\.venv|env)/bin/spark-submit .*": "tests/spark/test_conf.py",
-    r"spark-submit": "tests/spark/test_submit.py::test_spark_submit_gives_the_same_dataset",
+    r".*spark-submit --master k8s://.*": f"{SUBMIT}::test_kubernetes_is_refused_by_nothing_but_the_missing_cluster",
+    r".*spark-submit .*yarn\.conf .*": f"{SUBMIT}::test_yarn_is_refused_by_nothing_but_the_missing_cluster",
+    r".*spark-submit .*standalone\.conf .*": f"{SUBMIT}::test_spark_submit_gives_the_same_dataset",
+    r"spark-submit": f"{SUBMIT}::test_spark_submit_gives_the_same_dataset",
     r"env/bin/python3": "tests/spark/test_conf.py",
 }
 # Target of the Makefile → what its recipe runs, and the test that runs the same.
@@ -58,6 +61,7 @@ MAKE = {
     ),
     "test": (r"pytest -m 'not slow'", ".ci/run"),
     "test-slow": (r"pytest -m slow", ".ci/run"),
+    "test-spark-4.0": (r"pytest tests/spark -m 'not slow'", ".ci/run"),
     "lint": (r"ruff check \.", ".ci/run"),
     "fmt": (r"ruff check --fix \.", ".ci/run"),  # lint, and what it would change
     "bench": (r"python -m tests\.bench", f"{HERE}::test_every_bench_has_a_name"),
