@@ -173,7 +173,7 @@ def transfer(shards: Iterable[dict]) -> dict:
 
 
 def reuse(shards: Iterable[dict], why_afresh: Mapping[str, str]) -> dict:
-    """What became of the packs of the last version: counts over shards, and why some were packed afresh.
+    """What became of the packs of the last version: counts, and why some files were packed afresh.
 
     `why_afresh`: of splits that had a last version of another kind. Beside the published report, which is the same
     whether a version was reached in one step or in two.
@@ -181,7 +181,7 @@ def reuse(shards: Iterable[dict], why_afresh: Mapping[str, str]) -> dict:
     found = [json.loads(row["reuse"]) for row in shards]
     counts = metrics.add({name: n for name, n in one.items() if name != "why"} for one in found)
     whys = Counter(one["why"] for one in found if "why" in one)
-    return {**counts, "why_afresh": {**why_afresh, **{f"{n} shards": why for why, n in sorted(whys.items())}}}
+    return {**counts, "why_afresh": {**why_afresh, **{f"{n} files": why for why, n in sorted(whys.items())}}}
 
 
 def as_json(report: dict) -> bytes:
