@@ -124,13 +124,13 @@ class PullRequestDraft:
         at = next((i for i, commit in enumerate(commits) if commit.commit_id == self.head.commit), None)
         if at is None or not all(self._made(commit.title) for commit in commits[:at]):
             return False
-        self._request, self._tip = request.num, commits[0].commit_id
+        tip = commits[0].commit_id
         if request.title != self.title:  # another run's, of the same shards
             self.repository.retry(
                 HfApi().rename_discussion, self.repository.repo, request.num, self.title, repo_type="dataset"
             )
-        files = self.repository.tree(self._tip)
-        source, sidecars = self._tip, _sidecars(files)
+        files = self.repository.tree(tip)
+        source, sidecars = tip, _sidecars(files)
         if not sidecars and at:
             source = commits[1].commit_id
             sidecars = _sidecars(self.repository.tree(source))
@@ -138,6 +138,7 @@ class PullRequestDraft:
         broken = {row["shard"] for row in rows if row["num_bytes"] and files.get(row["path"]) != row["sha256"]}
         self.kept = [row | {"operation": None} for row in rows if row["shard"] not in broken]
         self._written = {row["path"] for row in self.kept if row["num_bytes"]}
+        self._request, self._tip = request.num, tip
         self._num_parts = max((int(path[len(SIDECARS) + 1 :].partition(".")[0]) for path in sidecars), default=0)
         logger.info("going on from pull request %d: %d rows of shards are there", request.num, len(self.kept))
         return True
@@ -158,6 +159,8 @@ class PullRequestDraft:
         if self._may_keep and (is_due or self._num_pending >= self._room):
             try:
                 self._open()
+            except MovedError:
+                raise
             except HUB_ERRORS as error:
                 self._do_without(error)
         while self._may_store and (is_due or self._num_pending >= self._room):

@@ -16,7 +16,7 @@ from jobs.installed import version
 from jobs.outputs import Draft, Head, Output, OutputError
 from jobs.pages import run as run_page
 from jobs.plan import power_of_two, splits_of
-from jobs.shards import ShardPlan, count, from_ipc
+from jobs.shards import RESULT, ShardPlan, count, from_ipc
 from jobs.sources import PinnedSource
 from packing_udfs import contract, manifest
 from packing_udfs.config import Config
@@ -98,7 +98,7 @@ def shards_fingerprint(
     del tree["quality"]
     tree["output"] = {name: tree["output"][name] for name in ("repo", "split", "mode", "reuse", "max_drift")}
     commits = [source.commit for source in sources]
-    return _sha256([contract.VERSION, tree, commits, processor.fingerprint, plan.paths, _versions()])
+    return _sha256([contract.VERSION, tree, commits, processor.fingerprint, plan.paths, RESULT.names, _versions()])
 
 
 def _plain(config: Config) -> dict:

@@ -48,5 +48,5 @@ def test_the_demo_is_read_as_a_whole_and_foreseen(spark, source, packed):
     assert said["num_samples"]["estimate"] == total["num_samples"]
     assert said["quarantine_in_sample"] == packed["quarantine"]
     assert said["num_duplicates"]["estimate"] == sum(source["num_duplicates"] for source in packed["sources"])
-    assert said["num_files"] == total["num_files"] + 9
+    assert said["num_files"] == total["num_files"] + 8  # README, two reports, two pictures, two manifests, quarantine
     assert said["num_commits"] == 1

@@ -276,6 +276,16 @@ def test_a_main_branch_that_moved_closes_the_pull_request(api, rows):
     assert requests_of(api, repository.repo) == [("closed", "1")]
 
 
+def test_a_main_branch_that_moved_is_found_out_before_the_end(api, rows):
+    """Whether or not the run could do without a pull request."""
+    repository = made(api, "user/draft-moved-early", max_operations=100, checkpoint_seconds=0)
+    draft = repository.draft(repository.read_head(), RUN)
+    api.create_commit(repository.repo, [CommitOperationAdd("new.txt", b"new")], commit_message="n", repo_type="dataset")
+    with pytest.raises(MovedError):
+        draft.add([copy.deepcopy(rows[0])])
+    assert requests_of(api, repository.repo) == [("closed", "1")]
+
+
 def test_the_same_shards_may_be_published_under_another_limit(api, rows, expected):
     """`run` differs and `shards` does not: the quarantine's limit was raised."""
     repository = made(api, "user/draft-limit")
