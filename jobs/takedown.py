@@ -20,33 +20,31 @@ data (the bytes would stay), and dropping whole packs (ten samples go for one).
 import argparse
 import dataclasses
 import hashlib
-import io
 import json
 import logging
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from fsspec.implementations.local import LocalFileSystem
 
-from jobs import card, publish, report
+from jobs import publish
 from jobs.outputs import OutputError, PublishError, Run
 from jobs.pack import settings
 from jobs.packed import Packed, open_packed
 from jobs.pages import run as run_page
+from jobs.remainder import Remainder, small_files
 from jobs.shards import empty_row, from_ipc, to_ipc
-from packing_udfs import contract, manifest, metrics, shard_file
+from packing_udfs import contract, shard_file
 from packing_udfs.assemble import Unit
 from packing_udfs.config import parse
-from packing_udfs.drawn import draw
 from packing_udfs.encode import EncodedSample, Encoder
-from packing_udfs.pack import pack_units, unit_key
+from packing_udfs.pack import pack_units, sums_of, unit_key
 from packing_udfs.processor import fetch
 from packing_udfs.sticky import Previous
 
@@ -68,24 +66,6 @@ class Wanted:
         return sample_id in self.ids or source == self.source
 
 
-@dataclass
-class _Split:
-    """What becomes of a split."""
-
-    manifest: manifest.Manifest
-    rows: list[dict] = field(default_factory=list)  # of `shards.RESULT`, of files that are written anew
-    gone: list[str] = field(default_factory=list)  # files of which nothing is left
-    before: list[dict] = field(default_factory=list)  # sums of the files as they were …
-    after: list[dict] = field(default_factory=list)  # … and as they are
-    ids: list[int] = field(default_factory=list)  # of the samples that went
-    sources: list[str] = field(default_factory=list)
-    quarantine: dict[str, pa.Table] = field(default_factory=dict)  # path → what is left of it
-
-    @property
-    def files(self) -> set[str]:
-        return {row["path"] for row in self.rows} | set(self.gone)
-
-
 def take_down(repo: str, wanted: Wanted, *, processor: str | None = None) -> dict:
     """Take samples out of a repository's main branch; counts and the new commit.
 
@@ -102,15 +82,15 @@ def take_down(repo: str, wanted: Wanted, *, processor: str | None = None) -> dic
     splits = {}
     with tempfile.TemporaryDirectory(prefix="packing-") as folder:
         for split in packed.splits:
-            splits[split] = _Split(packed.manifest(split))
+            splits[split] = Remainder(packed.manifest(split))
             _rewrite(packed, splits[split], wanted, processor, repository, Path(folder), hashes)
             _clear_quarantine(packed, split, splits[split], wanted)
-        if not any(part.ids or part.quarantine for part in splits.values()):
+        if not any(part.taken or part.quarantine for part in splits.values()):
             raise TakedownError(f"{repo}: none of its samples is one of those to be taken down; nothing was done")
         num_images = _prove(packed, splits, wanted, hashes, Path(folder))
-        files = _small_files(packed, splits, head, wanted, Path(folder))
-    done = {name: part for name, part in splits.items() if part.ids or part.quarantine}
-    told = json.dumps([sorted(i for part in done.values() for i in part.ids), wanted.source])
+        files = small_files(packed, splits, head, Path(folder))
+    done = {name: part for name, part in splits.items() if part.taken or part.quarantine}
+    told = json.dumps([sorted(unit.sample_id for part in done.values() for unit in part.taken), wanted.source])
     digest = hashlib.sha256(told.encode()).hexdigest()
     rows = [row for part in splits.values() for row in part.rows]
     draft = repository.draft(head, Run(run=digest, shards=digest, num_shards=len(rows)))
@@ -120,7 +100,7 @@ def take_down(repo: str, wanted: Wanted, *, processor: str | None = None) -> dic
     delete += [path for part in splits.values() for path, table in part.quarantine.items() if not table.num_rows]
     delete += [path for path in (*run_page.PICTURES.values(), "report.html") if path in head.paths]
     return {
-        "num_samples": sum(len(part.ids) for part in splits.values()),
+        "num_samples": sum(len(part.taken) for part in splits.values()),
         "num_files": len(rows) + sum(len(part.gone) for part in splits.values()),
         "num_images_compared": num_images,
         "num_images_taken_down": len(hashes),
@@ -130,7 +110,7 @@ def take_down(repo: str, wanted: Wanted, *, processor: str | None = None) -> dic
 
 
 def _rewrite(
-    packed: Packed, part: _Split, wanted: Wanted, processor: str | None, repository: publish.Repository,
+    packed: Packed, part: Remainder, wanted: Wanted, processor: str | None, repository: publish.Repository,
     folder: Path, hashes: set[bytes],
 ) -> None:  # fmt: skip
     """Pack each file of a split that holds such samples again without them, and upload it."""
@@ -148,10 +128,10 @@ def _rewrite(
         stay = [unit for unit in units if not wanted.takes(unit.sample_id, unit.source)]
         for unit in units:
             if wanted.takes(unit.sample_id, unit.source):
-                part.ids.append(unit.sample_id)
-                part.sources.append(unit.source)
+                part.taken.append(unit)
                 hashes |= {hashlib.sha256(image["bytes"]).digest() for image in unit.images}
-        part.before.append(pack_units(units, how).sums)
+        at = {id(unit): i for i, unit in enumerate(units)}
+        part.before.append(sums_of(units, [[at[id(u)] for u in pack] for group in groups for pack in group], how))
         if not stay:
             part.gone.append(file)
             continue
@@ -220,7 +200,7 @@ def _units(table: pa.Table, encoder: Encoder) -> list[list[Unit]]:
     return packs
 
 
-def _clear_quarantine(packed: Packed, split: str, part: _Split, wanted: Wanted) -> None:
+def _clear_quarantine(packed: Packed, split: str, part: Remainder, wanted: Wanted) -> None:
     """Rows of a split's quarantine that are of such samples go too."""
     folder = f"{contract.QUARANTINE_DIR.format(split=split)}/"
     for path in packed.paths:
@@ -230,9 +210,10 @@ def _clear_quarantine(packed: Packed, split: str, part: _Split, wanted: Wanted) 
             keep = [not wanted.takes(i, source) for i, source in zip(ids, sources, strict=True)]
             if not all(keep):
                 part.quarantine[path] = table.filter(pa.array(keep))
+                part.set_aside += table.filter(pc.invert(pa.array(keep))).to_pylist()
 
 
-def _prove(packed: Packed, splits: dict[str, _Split], wanted: Wanted, hashes: set[bytes], folder: Path) -> int:
+def _prove(packed: Packed, splits: dict[str, Remainder], wanted: Wanted, hashes: set[bytes], folder: Path) -> int:
     """Read every image and id of the new revision; how many images. Raises TakedownError for one that should go."""
     num_images = 0
     for part in splits.values():
@@ -262,97 +243,6 @@ def _look(read: Callable, file: str, index: int, wanted: Wanted, hashes: set[byt
                     )
                 num_images += 1
     return num_images
-
-
-def _small_files(
-    packed: Packed, splits: dict[str, _Split], head: publish.Head, wanted: Wanted, folder: Path
-) -> dict[str, bytes]:
-    """Manifests, report, page, card and quarantine of the new revision."""
-    files: dict[str, bytes] = {}
-    told = packed.report()
-    manifests = {}
-    for split, part in splits.items():
-        info, row_groups = _manifest(part)
-        info_json, parquet = manifest.dump(info, row_groups)
-        files[contract.MANIFEST_JSON.format(split=split)] = info_json
-        files[contract.MANIFEST_PARQUET.format(split=split)] = parquet
-        manifests[split] = manifest.load(info_json, parquet)
-        files |= {path: _parquet(table) for path, table in part.quarantine.items() if table.num_rows}
-    ids = [source for part in splits.values() for source in part.sources]
-    for source in told["sources"]:
-        source["num_taken_down"] = source.get("num_taken_down", 0) + ids.count(source["name"])
-        source["num_packed"] -= ids.count(source["name"])
-    for split in told["splits"]:
-        told["splits"][split] |= {name: manifests[split].info[name] for name in ("totals", "sums", "quality")}
-    drawn = _drawn(packed, told, splits, folder)
-    told |= {"quarantine_examples": {}}
-    pictures = run_page.pictures(told, manifests, drawn)
-    files |= {"report.json": report.as_json(told), "report.html": run_page.page(told, manifests, drawn).encode()}
-    files |= pictures
-    infos = {split: found.info for split, found in manifests.items()}
-    with_quarantine = [s for s in infos if any(p.startswith(f"quarantine/{s}/") for p in _quarantines(head, splits))]
-    licenses = card.licenses_of(head.readme)
-    summary = report.as_markdown(told, list(pictures))
-    files["README.md"] = card.render(head.readme, infos, licenses, summary, with_quarantine).encode()
-    return files
-
-
-def _quarantines(head: publish.Head, splits: dict[str, _Split]) -> list[str]:
-    empty = {path for part in splits.values() for path, table in part.quarantine.items() if not table.num_rows}
-    return [path for path in head.paths if path.startswith("quarantine/") and path not in empty]
-
-
-def _drawn(packed: Packed, told: dict, splits: dict[str, _Split], folder: Path) -> dict[str, list[dict]]:
-    """Packs for the page, drawn from the new revision."""
-    drawn = {}
-    for split, part in splits.items():
-        kept = [f for f in part.manifest.row_groups["file"].to_pylist() if f not in part.gone]
-        if split in told["splits"] and kept:
-            where = Packed("", None, LocalFileSystem(), str(folder)) if kept[0] in part.files else packed
-            drawn[split] = draw(where.row_group(kept[0], 0))
-            told["splits"][split]["drawn"] = {"file": kept[0], "row_group": 0}
-    return drawn
-
-
-def _manifest(part: _Split) -> tuple[dict, pa.Table]:
-    """The split's info and row groups as they are without the samples; the same where there were none."""
-    info, before = part.manifest.info, part.manifest.row_groups
-    if not part.files:
-        return info, before
-    stay = before.filter(pc.invert(pc.is_in(before["file"], pa.array(sorted(part.files)))))
-    tables = [stay, *(from_ipc(row["row_groups"]) for row in part.rows)]
-    row_groups = pa.concat_tables(tables).sort_by([("file", "ascending"), ("row_group", "ascending")])
-    if not row_groups.num_rows:
-        raise TakedownError(f"split {info['split']}: no sample would be left; delete the split's files instead")
-    sums = metrics.add([info["sums"], *part.after])
-    for gone in part.before:
-        sums = _less(sums, gone)
-    sums["num_packs"] = sum(row_groups["num_rows"].to_pylist())
-    taken = sorted({*info.get("taken_down", ()), *part.ids})
-    quality = report.quality(sums, row_groups, info["seq_len"])
-    return info | {
-        "totals": report.totals(row_groups),
-        "sums": sums,
-        "quality": quality,
-        "taken_down": taken,
-    }, row_groups
-
-
-def _less(sums: dict, gone: dict) -> dict:
-    """Sums without those of a part; empty bins of histograms go."""
-    left = {}
-    for name, value in sums.items():
-        if isinstance(value, dict):
-            left[name] = {key: n for key, n in _less(value, gone.get(name, {})).items() if n}
-        else:
-            left[name] = value - gone.get(name, 0)
-    return left
-
-
-def _parquet(table: pa.Table) -> bytes:
-    buffer = io.BytesIO()
-    pq.write_table(table, buffer, compression="zstd")
-    return buffer.getvalue()
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -22,7 +22,7 @@ from jobs.packed import REPORT, Packed, open_packed
 from packing_udfs import contract, metrics
 from packing_udfs.manifest import Manifest
 
-_OUTCOMES = ("num_packed", "num_quarantined", "num_duplicates", "num_not_sampled")
+_OUTCOMES = ("num_packed", "num_quarantined", "num_duplicates", "num_not_sampled", "num_taken_down")
 
 
 def validate(packed: Packed, processor: str | None = None, *, decodes: bool = False) -> Iterator[Finding]:
@@ -129,7 +129,7 @@ def _ledgers(packed: Packed, manifests: dict[str, Manifest], seen: dict[str, See
         runs = list({run["run"]: run for split in part for run in manifests[split].info["runs"]}.values())
         sources = [source for run in runs for source in run["sources"]]
         for source in sources:
-            rows, out = source["num_rows"] + source["num_copies"], sum(source[name] for name in _OUTCOMES)
+            rows, out = source["num_rows"] + source["num_copies"], sum(source.get(name, 0) for name in _OUTCOMES)
             if rows != out:
                 message = f"{rows} rows and copies in, {out} accounted for, of {source['name']}"
                 yield Finding(path, message, field="runs.sources")

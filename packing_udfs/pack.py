@@ -148,9 +148,8 @@ def pack_units(
     units: list[Unit], settings: PackSettings, previous: sticky.Previous | None = None, max_drift: float = 0.003
 ) -> PackedFile:
     """Choose packs of a file by lengths and costs, and deal them to row groups; `units` in the shard's order."""
-    lengths = np.asarray([len(unit.encoded.input_ids) for unit in units], np.int64)
-    costs = np.asarray([unit.encoded.vision_cost for unit in units], np.int64)
-    demand = {"vision_costs": costs, "num_images": np.asarray([len(unit.sizes) for unit in units], np.int64)}
+    lengths, demand = _demand(units)
+    costs = demand["vision_costs"]
     options = {"attention_weight": settings.attention_weight} if settings.algorithm == "balanced" else {}
     algorithm = knapsack.ALGORITHMS[settings.algorithm]
 
@@ -176,14 +175,28 @@ def pack_units(
             seed=settings.seed,
             max_drift=max_drift,
         )
-    packs = [members for group in plan.row_groups for members in group]
-    bound = knapsack.bound(lengths, settings.budgets, **demand)
     return PackedFile(
-        sums=metrics.shard_sums(lengths, costs, len(packs), bound)
-        | {"histograms": metrics.histograms(lengths, costs, demand["num_images"], packs, settings.seq_len)},
+        sums=sums_of(units, [members for group in plan.row_groups for members in group], settings),
         groups=[[[units[i] for i in members] for members in group] for group in plan.row_groups],
         plan=plan if previous else None,
     )
+
+
+def sums_of(units: Sequence[Unit], packs: Sequence[Sequence[int]], settings: PackSettings) -> dict:
+    """`PackedFile.sums` of units, in the shard's order, that are packed like this."""
+    lengths, demand = _demand(units)
+    costs, num_images = demand.values()
+    bound = knapsack.bound(lengths, settings.budgets, **demand)
+    found = metrics.histograms(lengths, costs, num_images, packs, settings.seq_len)
+    return metrics.shard_sums(lengths, costs, len(packs), bound) | {"histograms": found}
+
+
+def _demand(units: Sequence[Unit]) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """Tokens of each unit, and what else the knapsack asks for."""
+    return np.asarray([len(unit.encoded.input_ids) for unit in units], np.int64), {
+        "vision_costs": np.asarray([unit.encoded.vision_cost for unit in units], np.int64),
+        "num_images": np.asarray([len(unit.sizes) for unit in units], np.int64),
+    }
 
 
 def unit_key(unit: Unit, settings: PackSettings) -> sticky.Key:

@@ -8,6 +8,7 @@ from huggingface_hub import HfApi
 
 from jobs import takedown
 from jobs.packed import Packed, open_packed
+from jobs.validate import validate
 from tests.unit.published import publish_demo
 
 REPO = "user/demo-taken"
@@ -59,7 +60,8 @@ def test_two_samples_go_and_nothing_else_changes(published, capsys):
     assert info["sums"]["num_packs"] == info["totals"]["num_packs"] == after.manifest("train").num_packs
     assert info["sums"]["num_tokens"] == info["totals"]["num_tokens"]
     assert sum(info["sums"]["histograms"]["sample_tokens"].values()) == info["totals"]["num_samples"]
-    assert sum(source["num_taken_down"] for source in after.report()["sources"]) == 2
+    assert sum(source.get("num_taken_down", 0) for source in after.report()["sources"]) == 2
+    assert list(validate(before)) == list(validate(after)) == []
     untouched = [path for path in before.paths if path.startswith("data/") and before.read(path) == after.read(path)]
     assert len(untouched) >= 2
     images = {digest for sample in gone for digest in sample[3]}
@@ -89,6 +91,7 @@ def test_a_source_goes_whole(published):
     for path in packed.paths:
         if path.startswith("quarantine/"):
             assert sources[0] not in packed.table(path)["source"].to_pylist()
+    assert list(validate(packed)) == []
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,175 @@
+"""What a published dataset is without some of its samples: manifests, ledger, report, page and card that stay true."""
+
+import io
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from fsspec.implementations.local import LocalFileSystem
+
+from jobs import card, report
+from jobs.outputs import Head, OutputError
+from jobs.packed import Packed
+from jobs.pages import run as run_page
+from jobs.shards import from_ipc
+from packing_udfs import contract, manifest, metrics
+from packing_udfs.assemble import Unit
+from packing_udfs.drawn import draw
+
+TAKEN_DOWN = "taken_down"
+
+
+@dataclass
+class Remainder:
+    """A split without some of its samples: what is written anew, and what went."""
+
+    manifest: manifest.Manifest
+    rows: list[dict] = field(default_factory=list)  # of `shards.RESULT`, of files that are written anew
+    gone: list[str] = field(default_factory=list)  # files of which nothing is left
+    before: list[dict] = field(default_factory=list)  # sums of the files as they were …
+    after: list[dict] = field(default_factory=list)  # … and as they are
+    taken: list[Unit] = field(default_factory=list)  # the samples that went
+    quarantine: dict[str, pa.Table] = field(default_factory=dict)  # path → what is left of it …
+    set_aside: list[dict] = field(default_factory=list)  # … and its rows that went
+
+    @property
+    def files(self) -> set[str]:
+        return {row["path"] for row in self.rows} | set(self.gone)
+
+
+def small_files(packed: Packed, splits: Mapping[str, Remainder], head: Head, folder: Path) -> dict[str, bytes]:
+    """Manifests, report, page, card and quarantine of the new revision, whose written files lie in `folder`."""
+    files: dict[str, bytes] = {}
+    told, manifests = packed.report(), {}
+    packs = Counter(unit.source for part in splits.values() for unit in part.taken)
+    aside = Counter(row["source"] for part in splits.values() for row in part.set_aside)
+    for split, part in splits.items():
+        info, row_groups = _manifest(part)
+        info |= {"runs": _runs(info["runs"], packs, aside)}
+        info_json, parquet = manifest.dump(info, row_groups)
+        files[contract.MANIFEST_JSON.format(split=split)] = info_json
+        files[contract.MANIFEST_PARQUET.format(split=split)] = parquet
+        manifests[split] = manifest.load(info_json, parquet)
+        files |= {path: _parquet(table) for path, table in part.quarantine.items() if table.num_rows}
+    told["sources"] = _runs([{"sources": told["sources"]}], packs, aside)[0]["sources"]
+    told["ledger"] = _ledger(told["ledger"], splits.values())
+    told["quarantine"] = metrics.add(
+        {row["reason"]: row["num_rows"]} for row in told["ledger"] if row["outcome"] == "quarantined"
+    )
+    for split in told["splits"]:
+        told["splits"][split] |= {name: manifests[split].info[name] for name in ("totals", "sums", "quality")}
+    drawn = _drawn(packed, told, splits, folder)
+    told |= {"quarantine_examples": {}}
+    pictures = run_page.pictures(told, manifests, drawn)
+    page = run_page.page(told, manifests, drawn)
+    files |= {"report.json": report.as_json(told), "report.html": page.encode(), **pictures}
+    infos = {split: found.info for split, found in manifests.items()}
+    empty = {path for part in splits.values() for path, table in part.quarantine.items() if not table.num_rows}
+    left = [path for path in head.paths if path not in empty]
+    with_quarantine = [split for split in infos if any(path.startswith(f"quarantine/{split}/") for path in left)]
+    summary = report.as_markdown(told, list(pictures))
+    licenses = card.licenses_of(head.readme)
+    files["README.md"] = card.render(head.readme, infos, licenses, summary, with_quarantine).encode()
+    return files
+
+
+def _runs(runs: list[dict], packs: Counter, aside: Counter) -> list[dict]:
+    """Runs whose sources count what was taken down: from the last run on, as much as it has of a source."""
+    left = {"num_packed": Counter(packs), "num_quarantined": Counter(aside)}
+    result = []
+    for run in reversed(runs):
+        sources = []
+        for source in run["sources"]:
+            name, source = source["name"], dict(source)
+            for count, gone in left.items():
+                num = min(gone[name], source[count])
+                gone[name] -= num
+                if num:
+                    source |= {
+                        count: source[count] - num,
+                        f"num_{TAKEN_DOWN}": source.get(f"num_{TAKEN_DOWN}", 0) + num,
+                    }
+            sources.append(source)
+        result.append(run | {"sources": sources})
+    return result[::-1]
+
+
+def _ledger(ledger: list[dict], parts: Iterable[Remainder]) -> list[dict]:
+    """The ledger's rows, those taken down with an outcome of their own."""
+    rows = {(row["source"], row["outcome"], row["reason"]): dict(row) for row in ledger}
+
+    def move(key: tuple[str, str, str], counts: dict[str, int]) -> None:
+        to = rows.setdefault((key[0], TAKEN_DOWN, ""), _empty(key[0], ledger[0]))
+        for name, count in counts.items():
+            rows[key][name] -= min(count, rows[key][name])
+            to[name] += count
+
+    for part in parts:
+        for unit in part.taken:
+            counts = {"num_rows": 1, "num_tokens": len(unit.encoded.input_ids), "num_images": len(unit.sizes)}
+            move((unit.source, "packed", ""), counts)
+        for row in part.set_aside:
+            counts = {"num_rows": 1, "num_tokens": row["num_tokens"] or 0, "num_images": row["num_images"] or 0}
+            move((row["source"], "quarantined", row["reason"]), counts)
+    return [rows[key] for key in sorted(rows) if rows[key]["num_rows"]]
+
+
+def _empty(source: str, like: dict) -> dict:
+    zeros = {name: 0 for name, value in like.items() if isinstance(value, int)}
+    return like | zeros | {"source": source, "outcome": TAKEN_DOWN, "reason": ""}
+
+
+def _drawn(packed: Packed, told: dict, splits: Mapping[str, Remainder], folder: Path) -> dict[str, list[dict]]:
+    """Packs for the page, drawn from the new revision."""
+    drawn = {}
+    for split, part in splits.items():
+        kept = [f for f in part.manifest.row_groups["file"].to_pylist() if f not in part.gone]
+        if split in told["splits"] and kept:
+            where = Packed("", None, LocalFileSystem(), str(folder)) if kept[0] in part.files else packed
+            drawn[split] = draw(where.row_group(kept[0], 0))
+            told["splits"][split]["drawn"] = {"file": kept[0], "row_group": 0}
+    return drawn
+
+
+def _manifest(part: Remainder) -> tuple[dict, pa.Table]:
+    """The split's info and row groups as they are without the samples; the same where there were none."""
+    info, before = part.manifest.info, part.manifest.row_groups
+    if not part.files:
+        return info, before
+    stay = before.filter(pc.invert(pc.is_in(before["file"], pa.array(sorted(part.files)))))
+    tables = [stay, *(from_ipc(row["row_groups"]) for row in part.rows)]
+    row_groups = pa.concat_tables(tables).sort_by([("file", "ascending"), ("row_group", "ascending")])
+    if not row_groups.num_rows:
+        raise OutputError(f"split {info['split']}: no sample would be left; delete the split's files instead")
+    sums = metrics.add([info["sums"], *part.after])
+    for gone in part.before:
+        sums = _less(sums, gone)
+    taken = sorted({*info.get("taken_down", ()), *(unit.sample_id for unit in part.taken)})
+    quality = report.quality(sums, row_groups, info["seq_len"])
+    return info | {
+        "totals": report.totals(row_groups),
+        "sums": sums,
+        "quality": quality,
+        "taken_down": taken,
+    }, row_groups
+
+
+def _less(sums: dict, gone: dict) -> dict:
+    """Sums without those of a part; empty bins of histograms go."""
+    left = {}
+    for name, value in sums.items():
+        if isinstance(value, dict):
+            left[name] = {key: n for key, n in _less(value, gone.get(name, {})).items() if n}
+        else:
+            left[name] = value - gone.get(name, 0)
+    return left
+
+
+def _parquet(table: pa.Table) -> bytes:
+    buffer = io.BytesIO()
+    pq.write_table(table, buffer, compression="zstd")
+    return buffer.getvalue()
