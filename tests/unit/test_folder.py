@@ -3,6 +3,8 @@
 import hashlib
 import json
 import pickle
+import shutil
+from pathlib import Path
 
 import fsspec
 import pyarrow as pa
@@ -306,3 +308,24 @@ def test_a_half_copied_file_is_no_file(tmp_path):
     publish(folder, tmp_path, "first", {0: b"half"})
     assert not half.exists()
     assert shown(folder)["data/train/00000.parquet"] == b"half"
+
+
+def test_a_copy_that_is_cut_leaves_nothing_by_its_name(tmp_path, monkeypatch):
+    folder = Folder(str(tmp_path / "packed"))
+    file = tmp_path / "shard.parquet"
+    file.write_bytes(b"zero")
+    folder.store.put("data/train/x.parquet", b"old")
+
+    def cut(source, target):
+        Path(target).write_bytes(b"ze")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(shutil, "copyfile", cut)
+    with pytest.raises(OSError, match="No space left"):
+        folder.store.copy(file, "data/train/x.parquet")
+    assert folder.store.read("data/train/x.parquet") == b"old"
+    assert list(folder.store.list()) == ["data/train/x.parquet"]
+    with pytest.raises(
+        PublishError, match=r"data/train/00000\.parquet cannot be written to \S+: \[Errno 28\] No space"
+    ):
+        folder.upload("data/train/00000.parquet", file)
