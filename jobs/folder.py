@@ -30,7 +30,7 @@ from jobs.shards import dump_rows, load_rows
 from jobs.store import Store
 from packing_udfs import contract, manifest
 from packing_udfs.fetch import Source, open_source
-from packing_udfs.folder_tree import PUBLISHED, FolderError, Stored, Tree, is_stored, load, stored_name
+from packing_udfs.folder_tree import DIGITS, PUBLISHED, FolderError, Stored, Tree, is_stored, load, stored_name
 
 SIDECARS = ".packing"
 RETRY_SECONDS = 60  # a read is tried again for so long
@@ -143,7 +143,8 @@ class FolderDraft:
 
     def __init__(self, folder: Folder, head: Head, run: Run):
         self._folder, self._head, self._run = folder, head, run
-        self._sidecars = f"{SIDECARS}/{run.shards[:16]}"
+        on = (head.commit or "nothing")[:DIGITS]  # what is there decides where packs stay (`jobs.reuse`)
+        self._sidecars = f"{SIDECARS}/{run.shards[:DIGITS]}-on-{on}"
         tree, sizes = folder.tree(), folder.store.list()
         is_ours = tree is not None and (tree.run, tree.shards) == (run.run, run.shards)
         is_whole = is_ours and all(sizes.get(stored.file) == stored.num_bytes for stored in tree.files.values())

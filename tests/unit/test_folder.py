@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from jobs.folder import Folder
-from jobs.outputs import MovedError, OutputError, PublishError, Run
+from jobs.outputs import Head, MovedError, OutputError, PublishError, Run
 from jobs.shards import to_ipc
 from packing_udfs import contract, fetch, folder_tree, manifest
 from packing_udfs.folder_tree import FolderError, Stored, Tree, is_stored, stored_name
@@ -134,6 +134,7 @@ def test_a_run_goes_on_from_the_shards_that_are_there(folder, tmp_path):
     assert [row["shard"] for row in again.kept] == [0]  # the other's file is not whole
     assert again.kept[0]["operation"] is None
     assert folder.draft(head, run_of("another")).kept == []
+    assert folder.draft(Head("another"), RUN).kept == []
     again.add(shard_rows(folder, tmp_path, 1, b"one"))
     again.publish(small_files("first"), [])
     assert shown(folder)["data/train/00000.parquet"] == b"zero"
