@@ -15,6 +15,7 @@ COMMANDS = {
     "compare": "what packing would do to your data, beside padding",
     "inspect": "print and draw one pack",
     "validate": "check a packed dataset against contract, manifest, ledger and hashes",
+    "takedown": "take samples out of a packed dataset",
     "report": "the page of a packed dataset, rebuilt from what is published",
 }
 

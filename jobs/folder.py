@@ -44,13 +44,18 @@ class Folder:
     """`outputs.Output` of a folder, an absolute path or a URL."""
 
     folder: str
+    keeps_before: bool = True
+    """Whether files of the state before stay until the next one."""
 
     @cached_property
     def store(self) -> Store:
         return Store(*open_folder(self.folder))
 
     def __getstate__(self):
-        return {"folder": self.folder}  # a file system's connections belong to a process
+        return {
+            "folder": self.folder,
+            "keeps_before": self.keeps_before,
+        }  # a file system's connections belong to a process
 
     def check_token(self) -> None:
         """A folder needs none. Raises OutputError when nothing opens such an address."""
@@ -171,7 +176,8 @@ class FolderDraft:
         new = {path: stored for path, stored in old.items() if path not in set(delete)} | self._files | small
         named = {stored.file for stored in new.values()}
         left = {stored.file for stored in old.values()} - named
-        tree = Tree(new, self._run.run, self._run.shards, tuple(left or (before.before if before else ())))
+        left = tuple(left or (before.before if before else ())) if self._folder.keeps_before else ()
+        tree = Tree(new, self._run.run, self._run.shards, left)
         self._check_there(tree)
         self._write(PUBLISHED, tree.dump())
         self._tidy(tree, {path: data for path, data in files.items() if path.split("/")[0] not in _PARTS})

@@ -34,6 +34,7 @@ import pyarrow.compute as pc
 from fsspec.implementations.local import LocalFileSystem
 
 from jobs import publish
+from jobs.folder import Folder
 from jobs.outputs import OutputError, PublishError, Run
 from jobs.pack import settings
 from jobs.packed import Packed, open_packed
@@ -42,7 +43,7 @@ from jobs.remainder import Remainder, small_files
 from jobs.shards import empty_row, from_ipc, to_ipc
 from packing_udfs import contract, shard_file
 from packing_udfs.assemble import Unit
-from packing_udfs.config import parse
+from packing_udfs.config import is_folder, parse
 from packing_udfs.encode import EncodedSample, Encoder
 from packing_udfs.pack import pack_units, sums_of, unit_key
 from packing_udfs.processor import fetch
@@ -72,12 +73,13 @@ def take_down(repo: str, wanted: Wanted, *, processor: str | None = None) -> dic
     processor: where the processor is, if not where the manifest says. Raises TakedownError, OutputError or PublishError
     with the repository unchanged.
     """
-    repository = publish.Repository(repo, RETRY_SECONDS)
+    in_folder = is_folder(repo)
+    repository = Folder(repo, keeps_before=False) if in_folder else publish.Repository(repo, RETRY_SECONDS)
     repository.check_token()
     head = repository.read_head()
     if head.commit is None or not head.manifests:
         raise TakedownError(f"--repo: {repo} holds nothing that jobs.pack has published")
-    packed = open_packed(repo, head.commit)
+    packed = open_packed(repo, None if in_folder else head.commit)
     hashes: set[bytes] = set()
     splits = {}
     with tempfile.TemporaryDirectory(prefix="packing-") as folder:
@@ -248,9 +250,9 @@ def _look(read: Callable, file: str, index: int, wanted: Wanted, hashes: set[byt
 def main(argv: Sequence[str] | None = None) -> int:
     """Command line; returns the exit code."""
     parser = argparse.ArgumentParser(
-        prog="python -m jobs.takedown", description="Take samples out of a packed dataset on the Hub."
+        prog="python -m jobs.takedown", description="Take samples out of a packed dataset."
     )
-    parser.add_argument("--repo", required=True, help="the packed dataset, owner/name")
+    parser.add_argument("--repo", required=True, help="the packed dataset, owner/name or a folder")
     which = parser.add_mutually_exclusive_group(required=True)
     which.add_argument("--ids", help="sample_ids, with commas between them")
     which.add_argument("--ids-file", help="a file of sample_ids, one a line")
@@ -267,7 +269,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         f"taken down   {done['num_samples']:,} samples with {done['num_images_taken_down']:,} images, "
         f"from {done['num_files']:,} files\n"
         f"proof        none of {done['num_images_compared']:,} images of the new revision is one of them\n"
-        f"published    {args.repo} at {done['commit'][:12]}\n"
+        f"published    {args.repo} at {done['commit'][:12]}"
+    )
+    if is_folder(args.repo):
+        print("old          files that held them are removed; copies elsewhere are not reached")
+        return 0
+    print(
         f"old          {done['previous_commit'][:12]} and the revisions before it keep them until the history is "
         "squashed, which cannot be undone:\n"
         f"             HfApi().super_squash_history({args.repo!r}, repo_type='dataset')\n"

@@ -38,6 +38,7 @@ RUN_BY = {
     r"\.venv/bin/pytest tests/\S+ -k \w+": f"{HERE}::test_the_single_test_runs",
     r"python -m jobs\.compare --config my_job\.yaml": "tests/spark/test_compare.py::test_command_line",
     r"python -m jobs\.plan --config my_job\.yaml .*": "tests/unit/test_forecast.py::test_command_line",
+    r".*python -m jobs\.takedown .*": "tests/unit/test_takedown.py::test_two_samples_go_and_nothing_else_changes",
     r"packing-udfs pack": "tests/spark/test_wheel.py::test_the_wheels_entry_point_packs",
     r"python -m tests\.demo\.build": "tests/unit/test_demo_data.py::test_rebuild_gives_the_same_bytes",
     r"export HF_TOKEN=…": "tests/spark/test_messages.py::test_no_token",

@@ -7,8 +7,10 @@ import pytest
 from huggingface_hub import HfApi
 
 from jobs import takedown
+from jobs.folder import Folder
 from jobs.packed import Packed, open_packed
 from jobs.validate import validate
+from packing_udfs.folder_tree import PUBLISHED, Tree
 from tests.unit.published import publish_demo
 
 REPO = "user/demo-taken"
@@ -114,3 +116,22 @@ def test_what_cannot_be_done_is_refused(published, capsys, arguments, message):
 def test_a_repository_without_packs_is_refused(session_hub, capsys):
     assert takedown.main(["--repo", "user/nothing-there", "--ids=1"]) == 1
     assert "holds nothing that jobs.pack has published" in capsys.readouterr().err
+
+
+def test_in_a_folder_nothing_of_them_is_left(tmp_path, capsys):
+    plain = tmp_path / "plain"
+    publish_demo(plain, "shards.num_shards=2", "shards.num_packs_per_row_group=2")
+    folder = Folder(str(tmp_path / "volume"))
+    paths = [path.relative_to(plain).as_posix() for path in sorted(plain.rglob("*")) if path.is_file()]
+    tree = Tree({path: folder.upload(path, plain / path) for path in paths})
+    folder.store.put(PUBLISHED, tree.dump())
+    before = open_packed(folder.folder)
+    was = samples(before)
+    gone = alone(was)[:1]
+    images = _images(before, gone)
+    assert takedown.main(["--repo", folder.folder, f"--ids={gone[0][0]}"]) == 0
+    assert "old          files that held them are removed" in capsys.readouterr().out
+    assert samples(open_packed(folder.folder)) == was - Counter(gone)
+    files = [path for path in (tmp_path / "volume").rglob("*") if path.is_file()]
+    assert len(files) > 5
+    assert not [path for path in files if any(image in path.read_bytes() for image in images)]
