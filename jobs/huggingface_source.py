@@ -12,8 +12,9 @@ Repaired, each with the released version's fault:
 - the abort of a failed write tripped over the messages of failed tasks and hid the first error.
 
 Added, for reads: the option `provenance=true` gives two more columns, `_file` (path in the repository) and `_row`
-(row in that file), so that a row can be named later; with it `columns` (a JSON list) reads these columns alone. What
-reads is `jobs.repaired_reader`.
+(row in that file), so that a row can be named later; with it `columns` (a JSON list) reads these columns alone, and
+`empty_repeats=true` leaves out the images of rows that repeat an earlier one of their partition: their `_row` is ~row,
+which is negative. What reads is `jobs.repaired_reader`.
 
 The class must be importable in the Python workers: install the project or ship it with --py-files or --archives.
 """
@@ -49,6 +50,7 @@ class HuggingFace(HuggingFaceDatasets):
             options = dict(self.options)
             self.has_provenance = options.pop("provenance", "false").lower() == "true"
             columns = options.pop("columns", None) if self.has_provenance else None
+            self.empties_repeats = self.has_provenance and options.pop("empty_repeats", "false").lower() == "true"
             self.source = HuggingFaceSource(options)
             self.columns = json.loads(columns) if columns else list(self.source.streaming_dataset.features)
         return self.source
@@ -71,7 +73,7 @@ class HuggingFace(HuggingFaceDatasets):
         is_released_sound = not source.streaming or source.streaming_dataset._ex_iterable.iter_arrow
         if is_released_sound and not self.has_provenance:
             return source.reader(schema)
-        return RepairedReader(source, self.columns, self.has_provenance)
+        return RepairedReader(source, self.columns, self.has_provenance, self.empties_repeats)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         writer = self.get_sink().writer(schema, overwrite)

@@ -138,7 +138,9 @@ def _pack(
         spark = get_session(spark_conf, spark)
         if not spark.sparkContext.master.startswith("local"):  # whose executor's log is the user's terminal
             work = dataclasses.replace(work, run=fingerprints.run[:12])
-        samples = functools.reduce(lambda a, b: a.unionByName(b), [read(spark, s, config.shards.seed) for s in sources])
+        drops = config.shards.duplicates == "drop"
+        read_all = [read(spark, source, config.shards.seed, drops_duplicates=drops) for source in sources]
+        samples = functools.reduce(lambda a, b: a.unionByName(b), read_all)
         packed = collect(
             samples,
             work,

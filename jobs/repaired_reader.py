@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from datasets import Features
@@ -24,6 +25,7 @@ from huggingface_hub import HfFileSystem
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from jobs.folders import METADATA_NAMES, read_folder
+from jobs.repeats import Repeats
 from jobs.row_counts import count_rows
 
 FILE, ROW = "_file", "_row"
@@ -46,8 +48,13 @@ class Slice(InputPartition):
 class RepairedReader(DataSourceReader):
     """Reads a split's files; with provenance, numbers their rows."""
 
-    def __init__(self, source, columns: list[str], with_provenance: bool):
-        """`source`: a HuggingFaceSource; `columns`: the columns to read, as they are spelt there."""
+    def __init__(self, source, columns: list[str], with_provenance: bool, empties_repeats: bool = False):
+        """`source`: a HuggingFaceSource; `columns`: the columns to read, as they are spelt there.
+
+        `empties_repeats`: a row that repeats an earlier one of its partition comes without its images or videos
+        (`jobs.repeats`), and with the complement of its number, ~row, which is negative.
+        """
+        self.empties_repeats = empties_repeats
         self.columns = columns
         self.with_provenance = with_provenance
         self.token = source.token
@@ -78,11 +85,16 @@ class RepairedReader(DataSourceReader):
     def read(self, partition: Slice) -> Iterator[pa.RecordBatch]:
         schema, row = plain_schema(self.features, self.columns), partition.start
         path = path_in_repo(self.files[partition.file]) if self.with_provenance else ""
+        repeats = Repeats() if self.empties_repeats else None
         for table in self._tables(partition):
             plain = pa.Table.from_arrays([_plain_column(table[f.name], f.type) for f in schema], schema=schema)
             for batch in plain.combine_chunks().to_batches():
                 if self.with_provenance:
-                    numbers = pa.array(range(row, row + len(batch)), pa.int64())
+                    numbers = np.arange(row, row + len(batch))
+                    if repeats is not None:
+                        batch, are_repeats = repeats.empty(batch)
+                        numbers = np.where(are_repeats, ~numbers, numbers)
+                    numbers = pa.array(numbers, pa.int64())
                     names = [*batch.schema.names, FILE, ROW]
                     yield pa.RecordBatch.from_arrays([*batch.columns, pa.repeat(path, len(batch)), numbers], names)
                 else:

@@ -5,6 +5,11 @@
 The UDF returns a few small rows and never image bytes: the shard's file is written to the worker's disk and uploaded
 from there. Uploads are content-addressed and nothing refers to them until the driver commits, so a task that runs
 twice does no harm. Rejected: returning packs to a data source writer, which sends every image through the JVM again.
+
+What a worker holds: its shard three times, as Spark's Arrow batches, as these joined and as pandas' objects, whatever
+the UDF does; beside them one row group, then an upload. An oversized shard is cut into files of at most
+`shards.max_file_bytes` here, but Spark hands it over whole: its worker's memory grows with it. Repeats of a row do not
+make it grow by more than one copy a partition of the source (`jobs.repeats`).
 """
 
 import io
@@ -30,6 +35,7 @@ from pyspark.sql import functions as F
 
 from jobs import uploads
 from jobs.partitioning import partition_keys
+from jobs.worker_memory import give_back, torch_left_out
 from packing_udfs import contract, shard_file
 from packing_udfs.drawn import draw
 from packing_udfs.encode import Encoder
@@ -141,7 +147,10 @@ def pack_shards(
 
     def pack_group(group: pd.DataFrame) -> pd.DataFrame:
         start, shard = time.perf_counter(), int(group["shard"].iat[0])
-        rows = run_shard(shard, group.drop(columns=["shard", "shard_key"]), sent.value)
+        give_back()  # what the tasks before have left
+        with torch_left_out():
+            _encoder(sent.value.processor, sent.value.settings.train_on)
+        rows = run_shard(shard, group, sent.value)
         finished([row | {"operation": row["operation"] and pickle.dumps(row["operation"])} for row in rows])
         counts = add(count(row) for row in rows)
         log_shard(sent.value.run, shard, counts, time.perf_counter() - start)
@@ -215,6 +224,7 @@ def _write(path: str, packed: PackedFile, work: ShardWork, local_folder: str | N
         num_bytes = file.stat().st_size
         if work.last is not None:
             work.last.remind(path, file)
+        give_back()  # what writing took: an upload takes some 200 MB
         with uploads.counted() as sent:
             operation = work.upload(path, file)
         return {

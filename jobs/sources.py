@@ -74,12 +74,18 @@ def _pin(source: Source, field: str) -> PinnedSource:
     return PinnedSource(source, commit, _count(opened, field, pinned), adapter, licenses)
 
 
-def read(spark: SparkSession, pinned: PinnedSource, seed: int = 0) -> DataFrame:
-    """A pinned source's rows as samples (`contract.SAMPLE_SCHEMA`), with its limit and weight by hash of `seed`."""
+def read(spark: SparkSession, pinned: PinnedSource, seed: int = 0, *, drops_duplicates: bool = False) -> DataFrame:
+    """A pinned source's rows as samples (`contract.SAMPLE_SCHEMA`), with its limit and weight by hash of `seed`.
+
+    `drops_duplicates`: whether duplicates are dropped in the end, so that repeats need not bring their images. Where a
+    limit or a weight asks for a row's hash, they do.
+    """
     if is_folder(pinned.source.repo):
         return to_samples(path_source.rows(spark, pinned), pinned, seed)
     options = {"provenance": "true", "columns": json.dumps(pinned.columns)}
     options |= _options(pinned.source, pinned.commit)
+    if drops_duplicates and not pinned.source.limit and pinned.source.weight == 1.0:
+        options["empty_repeats"] = "true"
     return to_samples(spark.read.format(HuggingFace.name()).options(**options).load(), pinned, seed)
 
 

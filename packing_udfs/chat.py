@@ -22,7 +22,6 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import jinja2
-from transformers.utils.chat_template_utils import render_jinja_template
 
 Span = tuple[int, int]  # characters [start, end)
 
@@ -115,6 +114,9 @@ class ChatTemplate:
         }
 
     def _render(self, chat: list[dict], tools, *, spans: bool) -> tuple[str, list[Span]]:
+        # Not at the top: importing this module must not import transformers (`jobs.worker_memory`).
+        from transformers.utils.chat_template_utils import render_jinja_template
+
         texts, indices = render_jinja_template(
             [chat],
             tools=tools,

@@ -11,6 +11,7 @@ from packing_udfs.encode import EncodeError
 from packing_udfs.over_length import Shortened
 from packing_udfs.shard_rows import Rows
 
+REPEATED = "repeated"  # the `reason` of rows that repeat one read before them; they are duplicates without their bytes
 NOT_SAMPLED = "not_sampled"  # the `reason` of rows that a source's limit or weight leaves out; they are but counted
 
 LEDGER_SCHEMA = pa.schema(
@@ -36,7 +37,7 @@ class Outcomes:
     def __init__(self, rows: Rows):
         self.rows = rows
         self.problems: dict[int, EncodeError] = {}
-        self.duplicates: set[int] = set()
+        self.duplicates = {i for i, reason in enumerate(rows.reason) if reason == REPEATED}
         self.not_sampled = {i for i, reason in enumerate(rows.reason) if reason == NOT_SAMPLED}
         self.num_tokens: dict[int, int] = {}  # of rows that were encoded
         self.num_images_reencoded: dict[int, int] = {}  # of rows whose images are all sound

@@ -131,7 +131,7 @@ def pack_shard(
     rows = Rows(samples)
     outcomes = Outcomes(rows)
     if settings.duplicates == "drop":
-        outcomes.duplicates = duplicates(rows)
+        outcomes.duplicates |= duplicates(rows)
     units = _encode(rows, encoder, outcomes, settings)
     parts = [slice(0, len(units))]
     if units and settings.max_file_bytes is not None:

@@ -25,6 +25,7 @@ from jobs.adapters.messages import Messages, Text
 from jobs.adapters.vqa import Vqa
 from jobs.huggingface_source import FILE, ROW
 from packing_udfs.config import Source
+from packing_udfs.outcomes import REPEATED
 
 # In the order in which they are tried.
 ADAPTERS = {"finevision": FineVision, "messages": Messages, "vqa": Vqa, "captions": Captions, "text": Text}
@@ -65,16 +66,20 @@ def name_of(adapter: Adapter) -> str:
 
 
 def to_samples(rows: DataFrame, adapter: Adapter, source: Source) -> DataFrame:
-    """A source's rows, with their provenance, as samples of `contract.SAMPLE_SCHEMA`."""
-    usable = F.col("reason").isNull()
+    """A source's rows, with their provenance, as samples of `contract.SAMPLE_SCHEMA`.
+
+    A row that repeats another is told by its number, see `jobs.repaired_reader`; it has the reason `REPEATED` and its
+    images are counted, but empty.
+    """
+    usable, repeats = F.col("reason").isNull(), F.col(ROW) < 0
     made = adapter.make(rows, source).select(
         F.lit(source.name).alias("source"),
         F.col(FILE).alias("file"),
-        F.col(ROW).alias("row"),
+        F.when(repeats, F.bitwise_not(ROW)).otherwise(F.col(ROW)).alias("row"),
         F.lit(0).alias("copy"),
-        F.when(usable, F.col("messages")).alias("messages"),
+        F.when(usable & ~repeats, F.col("messages")).alias("messages"),
         F.when(usable, F.col("images")).cast(SAMPLE["images"].dataType).alias("images"),
-        "reason",
+        F.when(usable & repeats, REPEATED).otherwise(F.col("reason")).alias("reason"),
         F.col("num_turns_dropped").cast("int").alias("num_turns_dropped"),
     )
     return made.select(sample_id().alias("sample_id"), *made.columns)

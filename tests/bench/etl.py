@@ -79,28 +79,32 @@ class _Hub:
         return num_bytes
 
     def run(self, name: str, **options) -> dict:
-        """A function of `tests.bench.etl_runs` in a process of its own, with the peak of its Python workers."""
+        """`measure` with an output of its own."""
         self._count += 1
-        options |= {"out": f"bench/out-{self._count}"}
-        command = [sys.executable, "-W", "ignore", "-m", "tests.bench.etl_runs", name, json.dumps(options)]
-        started = time.time()
-        with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-            process = subprocess.Popen(command, cwd=ROOT, env=self.environment, stdout=out, stderr=err)
-            peak = 0
-            while process.poll() is None:
-                peak = max(peak, peak_worker_bytes(process.pid))
-                time.sleep(0.2)
-            out.seek(0)
-            err.seek(0)
-            if process.returncode:
-                raise RuntimeError(f"{name}: {err.read().decode()[-3000:]}")
-            return json.loads(out.read().splitlines()[-1]) | {"worker_bytes": peak, "started": started}
+        return measure(self.environment, name, options | {"out": f"bench/out-{self._count}"})
 
     def bytes_read(self, repo: str, since: float) -> int:
         """Bytes of a repository's files that the Hub has sent since a time."""
         with self._log.open() as file:
             records = [json.loads(line) for line in file]
         return sum(r["bytes_out"] for r in records if r["time"] >= since and f"/{repo}/resolve/" in r["path"])
+
+
+def measure(environment: dict[str, str], name: str, options: dict) -> dict:
+    """A function of `tests.bench.etl_runs` in a process of its own; its result, the peak of its Python workers in bytes
+    and when it started. Raises RuntimeError with the end of its messages."""
+    command = [sys.executable, "-W", "ignore", "-m", "tests.bench.etl_runs", name, json.dumps(options)]
+    started, peak = time.time(), 0
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=out, stderr=err)
+        while process.poll() is None:
+            peak = max(peak, peak_worker_bytes(process.pid))
+            time.sleep(0.2)
+        out.seek(0)
+        err.seek(0)
+        if process.returncode:
+            raise RuntimeError(f"{name}: {err.read().decode()[-3000:]}")
+        return json.loads(out.read().splitlines()[-1]) | {"worker_bytes": peak, "started": started}
 
 
 @contextmanager
