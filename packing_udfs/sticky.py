@@ -35,7 +35,7 @@ from packing_udfs.knapsack import Budgets
 
 MAX_DISSOLVED = 64
 COST_TOLERANCE = 32  # a changed pack may leave its layer's median by a 32nd of the mean cost
-MAX_MISALIGNMENT = 0.01  # how much a step's largest cost over its mean may be above that of packing afresh
+MAX_MISALIGNMENT = 0.015  # how much a step's largest cost over its mean may be above that of packing afresh
 
 
 class Key(NamedTuple):

@@ -12,6 +12,7 @@ import multiprocessing
 import os
 import shutil
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -21,6 +22,9 @@ import pyarrow as pa
 from PIL import Image
 
 from jobs.local_hub import LocalHub
+from packing_udfs import balance, contract, knapsack
+from packing_udfs.sticky import Key, Previous, replan
+from tests.bench import finevision, packing
 
 REPO = "user/dedup"
 SEQ_LEN = 16_384
@@ -30,6 +34,7 @@ Sample = tuple[int, int]  # the number of its image, the version of its text
 
 def run() -> Iterator[dict]:
     """All figures, one dict each."""
+    yield from _evenness()
     num = int(os.environ.get("BENCH_SAMPLES", "5000"))
     for kb in map(int, os.environ.get("BENCH_KB", "20,50,200").split(",")):
         yield from _of_size(num, kb)
@@ -49,6 +54,59 @@ def _of_size(num: int, kb: int) -> Iterator[dict]:
             ours = lab.measure(change, cache="cold")
             theirs = {"not asked for its last version": lab.measure(change, cache="cold", remind=False)["put"]}
             yield {"metric": f"{name}_cold", "input": label, "ours": ours["put"], "peer": theirs, "unit": UNIT}
+
+
+def _evenness() -> Iterator[dict]:
+    """packs_again, straggler_again_*: fill and balance after 1 % of the texts were edited and 1 % of samples went."""
+    samples = packing._fitting(finevision.draw(60_000), packing.TOKENS_BIND)
+    rng, manifests, num = np.random.default_rng(0), {"ours": [], "from scratch": []}, Counter()
+    for number, shard in enumerate(packing._shards(samples)):
+        sizes = np.stack([shard.lengths, shard.vision_costs, shard.num_images])
+        keys = [Key(i << 33, "", int(t), int(k)) for i, (t, k) in enumerate(zip(sizes[0], sizes[2], strict=True))]
+        last = _groups(sizes)
+        previous = Previous(
+            [[[keys[i] for i in pack] for pack in group] for group in last],
+            [[int(sizes[1, pack].sum()) for pack in group] for group in last],
+        )
+        gone, edited = np.split(rng.choice(len(keys), len(keys) // 50, replace=False), 2)
+        for i in edited.tolist():
+            sizes[0, i] = min(packing.SEQ_LEN, max(1, sizes[0, i] + int(rng.integers(-20, 21))))
+            keys[i] = keys[i]._replace(sample_id=keys[i].sample_id + 1, num_tokens=int(sizes[0, i]))
+        stay = np.setdiff1d(np.arange(len(keys)), gone)
+        now = sizes[:, stay]
+        plan = replan(previous, [keys[i] for i in stay], now, packing.TOKENS_BIND, _packer(now),
+                      num_packs_per_group=32, seed=0, max_drift=0.003)  # fmt: skip
+        for name, groups in (("ours", plan.row_groups), ("from scratch", _groups(now))):
+            num[name] += sum(map(len, groups))
+            manifests[name] += [
+                {"file": f"{number:05d}", "row_group": index, "num_rows": len(group),
+                 "vision_cost": [int(now[1, pack].sum()) for pack in group]}
+                for index, group in enumerate(groups)
+            ]  # fmt: skip
+    label = "finevision, 60,000 samples, 1 % edited and 1 % gone"
+    yield {"metric": "packs_again", "input": label, "ours": round(num["ours"] / num["from scratch"], 4),
+           "peer": {"from scratch": 1}, "unit": f"packs / packs from scratch, {num['from scratch']}"}  # fmt: skip
+    tables = {name: pa.Table.from_pylist(rows, schema=contract.MANIFEST_SCHEMA) for name, rows in manifests.items()}
+    for world in (8, 64, 512):
+        found = {name: round(balance.straggler(table, world), 4) for name, table in tables.items()}
+        yield {"metric": f"straggler_again_{world}", "input": label, "ours": found.pop("ours"), "peer": found,
+               "unit": "mean over steps of max over ranks / mean"}  # fmt: skip
+
+
+def _packer(sizes: np.ndarray) -> Callable[[list[int]], list[list[int]]]:
+    def pack(members: list[int]) -> list[list[int]]:
+        at = np.asarray(members, np.int64)
+        bins = knapsack.balanced(sizes[0, at], packing.TOKENS_BIND, vision_costs=sizes[1, at], num_images=sizes[2, at])
+        return [at[np.sort(b)].tolist() for b in bins]
+
+    return pack
+
+
+def _groups(sizes: np.ndarray) -> list[list[list[int]]]:
+    """Row groups of packs from scratch."""
+    bins = _packer(sizes)(list(range(sizes.shape[1])))
+    costs = np.asarray([sizes[1, b].sum() for b in bins], np.int64)
+    return [[bins[i] for i in group] for group in balance.row_groups(costs, 32, 0)]
 
 
 UNIT = "bytes sent / bytes of the split"
@@ -138,7 +196,7 @@ def _pack(work: dict) -> dict:
     from jobs.publish import Repository
     from jobs.reuse import LastVersion
     from jobs.shards import ShardPlan, ShardWork, from_ipc, run_shard
-    from packing_udfs import contract, processor
+    from packing_udfs import processor
     from packing_udfs.pack import PackSettings
 
     if not work["cdc"]:

