@@ -23,6 +23,7 @@ def repo(session_hub) -> str:
     return drawn_sources.upload("user/drawn-job", drawn_sources.rows(1500, 4))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_packs_are_as_many_as_was_said(spark, repo, case):
     sections, source = CASES[case]

@@ -77,7 +77,8 @@ def test_a_run_with_all_shards_reads_no_source(run_demo, uninterrupted, api, mon
     assert report["speed"]["num_shards_kept"] == 4
     assert files_of(api, repo) == expected
     again = run_demo(repo, output={"repo": repo, **AT_ONCE})  # as when the merge's answer was not heard
-    assert again == report | {"speed": again["speed"]}
+    assert again["commit"] == report["commit"]
+    assert all(again[name] == report[name] for name in again if name != "speed")
     assert files_of(api, repo) == expected
 
 
