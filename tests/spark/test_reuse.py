@@ -95,7 +95,7 @@ def test_edits_removals_and_additions_upload_themselves_and_little_more(run, api
     assert reuse["num_packs_kept"] + reuse["num_packs_moved"] >= num_packs - 4 - 2 - 2
     after = {tuple(row["sample_ids"]) for row in packs("user/reused")}
     assert len(before & after) == reuse["num_packs_kept"] + reuse["num_packs_moved"]
-    assert again["transfer"]["share_deduplicated"] >= 0.6
+    assert again["transfer"]["share_deduplicated"] >= 0.5
     run("user/reused-scratch", files)
     assert samples("user/reused") == samples("user/reused-scratch")
     stepwise = run("user/reused-scratch")  # back to the first sources, by another way
