@@ -1,10 +1,12 @@
 """A Hub that fails: the run recovers, or ends with the repository as it was."""
 
 import pytest
-from huggingface_hub import CommitOperationAdd
+from huggingface_hub import CommitOperationAdd, CommitOperationDelete
 
 from jobs import pack, publish
-from tests.spark.conftest import files_of
+from packing_udfs import config
+from tests.spark.conftest import demo_tree, files_of
+from tests.spark.made_sources import upload, vqa_row_file
 
 
 @pytest.fixture
@@ -102,3 +104,26 @@ def test_somebody_elses_commit_in_between_is_not_overwritten(run_demo, api, monk
     with pytest.raises(publish.PublishError, match="somebody else committed"):
         run_demo(repo, output={"repo": repo, "max_operations_per_commit": max_operations})
     assert set(files_of(api, repo)) == {".gitattributes", "notes.txt"}
+
+
+def test_a_source_that_changes_while_it_is_read_is_read_as_it_was(spark, api, session_hub, monkeypatch):
+    """Its revision is pinned at the start: rows that are added or taken away in between are another run's."""
+    upload("user/moving", {"data/train-0.parquet": vqa_row_file(0, 8), "data/train-1.parquet": vqa_row_file(8, 16)})
+    tree = demo_tree("user/from-moving", sources=[{"repo": "user/moving"}])
+    first, collect = api.dataset_info("user/moving").sha, pack.collect
+
+    def collect_while_the_source_changes(*args, **kwargs):
+        replaced = [
+            CommitOperationDelete("data/train-1.parquet"),
+            CommitOperationAdd("data/train-0.parquet", vqa_row_file(100, 103)),
+        ]
+        api.create_commit("user/moving", replaced, commit_message="change", repo_type="dataset")
+        return collect(*args, **kwargs)
+
+    monkeypatch.setattr(pack, "collect", collect_while_the_source_changes)
+    report = pack.run(config.parse(tree), spark)
+    assert [(s["commit"], s["num_rows"], s["num_packed"]) for s in report["sources"]] == [(first, 16, 16)]
+    monkeypatch.undo()
+    again = pack.run(config.parse(tree), spark)
+    assert [(s["num_rows"], s["num_packed"]) for s in again["sources"]] == [(3, 3)]
+    assert again["commit"] != report["commit"]

@@ -1,0 +1,85 @@
+"""What dies or fails on a standalone cluster: the dataset is that of local mode, or the one that was there before."""
+
+from jobs.standalone import HOSTS
+from tests.spark.cluster.conftest import kill, packs, processes, until
+
+NUM_SHARDS = 4
+
+
+def num_requests(hub, route: str, path: str = "") -> int:
+    return sum(record.route == route and path in record.path for record in hub.requests.records())
+
+
+def test_the_bytes_are_those_of_local_mode(application, cluster, same_packs):
+    """Driver and workers, two hosts: shuffle order differs from run to run."""
+    answer = application.run("user/on-cluster")
+    assert answer.keys() == {"commit"}, answer
+    same_packs("user/on-cluster")
+
+
+def die_mid_shard(application, faults, repo: str, victims) -> dict:
+    """Run a job and kill `victims()` while the first shard is being uploaded."""
+    slow = faults(route="preupload", delay=4.0, times=2)
+    application.start(repo)
+    until(lambda: slow.hits, "no shard was uploaded")
+    assert kill(victims())
+    return application.answer()
+
+
+def test_killed_python_workers_are_replaced(application, cluster, faults, session_hub, same_packs):
+    answer = die_mid_shard(application, faults, "user/killed-python", lambda: busy(cluster, "pyspark.daemon"))
+    assert answer.keys() == {"commit"}, answer
+    assert num_requests(session_hub, "preupload") > NUM_SHARDS
+    same_packs("user/killed-python")
+
+
+def test_a_killed_executor_takes_its_shuffle_files_along(application, cluster, faults, session_hub, same_packs):
+    """Shards that wait find nothing to fetch (FetchFailed), and the stage before, which reads the Hub, runs again."""
+    source = "/datasets/user/demo-source/resolve/"
+
+    def executor() -> list[int]:
+        nonlocal num_reads
+        num_reads = num_requests(session_hub, "resolve", source)
+        return busy(cluster, "CoarseGrainedExecutorBackend")
+
+    num_reads = 0
+    answer = die_mid_shard(application, faults, "user/killed-executor", executor)
+    assert answer.keys() == {"commit"}, answer
+    assert num_requests(session_hub, "resolve", source) > num_reads > 0
+    stages = [event["Stage Info"] for event in application.events_of("SparkListenerStageSubmitted")]
+    assert max(stage["Stage Attempt ID"] for stage in stages) >= 1
+    same_packs("user/killed-executor")
+
+
+def busy(cluster, word: str) -> list[int]:
+    """The processes of one host."""
+    return next(found for host in HOSTS if (found := processes(cluster, host, word)))
+
+
+def test_a_killed_worker_daemon_changes_nothing(application, cluster, faults, same_packs):
+    """Its executor ends with it; the other host does the rest."""
+    try:
+        answer = die_mid_shard(application, faults, "user/killed-daemon", lambda: [cluster.daemons[HOSTS[1]].pid])
+        assert answer.keys() == {"commit"}, answer
+        assert cluster.daemons[HOSTS[1]].wait(30) == -9
+        same_packs("user/killed-daemon")
+    finally:
+        cluster.start_worker(HOSTS[1])
+        cluster.wait_for_workers(len(HOSTS))
+
+
+def test_a_hub_in_trouble_on_every_route_changes_nothing(application, run_demo, faults, api):
+    """A rate limit, a closed connection, a busy moment, and at last a commit whose answer never comes."""
+    storm = [
+        faults(route="preupload", status=429, headers={"Retry-After": "1"}),
+        faults(route="put_xorb", reset="before"),
+        faults(route="put_shard", status=503),
+        faults(route="commit", status=503),
+        faults(route="commit", reset="after"),
+    ]
+    answer = application.run("user/stormed", shards={"seed": 11})  # new bytes: what the Hub has is not sent again
+    assert [fault.hits for fault in storm] == [1] * len(storm)
+    assert answer == {"commit": api.dataset_info("user/stormed").sha}
+    assert len(api.list_repo_commits("user/stormed", repo_type="dataset")) == 2
+    run_demo("user/calm", shards={"seed": 11})
+    assert packs(api, "user/stormed") == packs(api, "user/calm")
