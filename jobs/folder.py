@@ -68,11 +68,14 @@ class Folder:
         """What the folder shows; an empty Head when there is none."""
         try:
             tree, files = self.tree(), self.store.list()
+            readme = self.store.read("README.md").decode() if "README.md" in files else ""  # the copy that people edit
             if tree is None:
-                return Head(None, tuple(sorted(path for path in files if not is_stored(path) and path[0] != ".")))
+                paths = sorted(path for path in files if not is_stored(path) and path[0] != ".")
+                return Head(None, tuple(paths), readme)
             names = [path for path in sorted(tree.files) if path.startswith("manifest/") and path.endswith(".json")]
             infos = [(Path(path).stem, our_info(self._read(tree, path))) for path in names]
-            readme = self._read(tree, "README.md").decode() if "README.md" in tree.files else ""
+        except UnicodeDecodeError as error:
+            raise OutputError(f"output.repo: the README.md in {self.folder} is not UTF-8, repair it: {error}") from None
         except (OSError, FolderError) as error:
             raise OutputError(f"output.repo: {self.folder} cannot be read: {error}") from None
         return Head(tree.commit, tuple(sorted(tree.files)), readme, tuple((s, info) for s, info in infos if info))

@@ -280,6 +280,18 @@ def test_somebody_elses_files_stay_and_are_seen(folder, tmp_path):
     assert {"data/train/theirs.parquet", "notes.txt"} <= set(folder.store.list())
 
 
+def test_a_readme_that_somebody_wrote_is_merged_and_not_lost(folder, tmp_path):
+    folder.store.put("README.md", b"theirs")
+    assert folder.read_head().readme == "theirs"
+    publish(folder, tmp_path, "first", {0: b"zero"})
+    assert folder.read_head().readme == "first"
+    folder.store.put("README.md", b"first, and a word of mine")
+    assert folder.read_head().readme == "first, and a word of mine"
+    folder.store.put("README.md", b"\xff")
+    with pytest.raises(OutputError, match=r"README\.md in \S+ is not UTF-8, repair it"):
+        folder.read_head()
+
+
 def test_given_up(folder, tmp_path):
     draft = folder.draft(folder.create(False), RUN)
     draft.add(shard_rows(folder, tmp_path, 0, b"zero"))
