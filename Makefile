@@ -62,6 +62,9 @@ soak: setup ## kill and resume the reader a thousand times, prints what was lost
 compare: setup ## padding and packing side by side, drawn on the demo: artifacts/compare/
 	$(BIN)/python -m jobs.demo.compare --out artifacts/compare
 
+notebooks: setup ## run the notebooks, but the one for Databricks, and keep their output
+	$(BIN)/python -m tests.spark.notebooks
+
 hub: setup ## serve the local Hub of `make run`
 	$(BIN)/python -m jobs.local_hub .local_hub
 
@@ -76,4 +79,4 @@ dist: setup ## the archive that Spark's workers unpack: dist/packing-env.tar.gz;
 clean: ## remove what the other targets made
 	rm -rf $(VENV) $(OLD_SPARK) env .local_hub artifacts compare .pytest_cache .hypothesis .ruff_cache build dist *.egg-info
 
-.PHONY: help setup run test test-slow test-spark-4.0 lint fmt bench soak compare hub cluster dist clean
+.PHONY: help setup run test test-slow test-spark-4.0 lint fmt bench soak compare notebooks hub cluster dist clean

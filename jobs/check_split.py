@@ -148,7 +148,9 @@ def check_data(packed: Packed, found: Manifest, limits: Limits, seen: Seen) -> I
         if file not in packed.paths:
             continue
         try:
-            with packed.open(file) as source, pq.ParquetFile(source, page_checksum_verification=True) as parquet:
+            # pre_buffer: one request for all columns of a row group.
+            options = {"page_checksum_verification": True, "pre_buffer": True}
+            with packed.open(file) as source, pq.ParquetFile(source, **options) as parquet:
                 faults = list(_footer(file, parquet, rows, packed.paths[file]))
                 yield from faults
                 if not any(fault.field in _STOPS for fault in faults):

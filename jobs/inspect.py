@@ -122,7 +122,7 @@ def _images(pack: dict) -> Iterator[dict]:
             "num_bytes": len(image["bytes"]),
             "num_tokens": num_tokens,
             "path": image["path"],
-            "src": None if jpeg is None else pages.data_uri(jpeg, "image/jpeg"),
+            "jpeg": jpeg,
         }
 
 

@@ -88,7 +88,7 @@ class Packed:
 
     def row_group(self, file: str, index: int, columns: Sequence[str] | None = None) -> pa.Table:
         """Packs of one row group, all columns or some."""
-        with self.open(file) as source, pq.ParquetFile(source) as parquet:
+        with self.open(file) as source, pq.ParquetFile(source, pre_buffer=True) as parquet:
             return parquet.read_row_group(index, columns=columns, use_threads=False)
 
     def table(self, file: str) -> pa.Table:

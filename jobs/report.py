@@ -275,8 +275,9 @@ def rebuild(packed: Packed) -> tuple[dict, dict[str, Manifest], dict[str, list[d
         rows = manifests[split].row_groups
         if part["sums"].get("histograms") is None:
             part["sums"]["histograms"] = _histograms(packed, rows, manifests[split].info["seq_len"])
-        place = part.get("drawn") or {"file": rows["file"][0].as_py(), "row_group": 0}
-        drawn[split] = draw(packed.row_group(place["file"], place["row_group"]))
+        place = part.get("drawn", {"file": rows["file"][0].as_py(), "row_group": 0})
+        if place:
+            drawn[split] = draw(packed.row_group(place["file"], place["row_group"]))
     return {"quarantine_examples": {}, **report}, manifests, drawn
 
 

@@ -21,7 +21,13 @@ def render(template: str, **values) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"count": "{:,}".format, "share": share, "ratio": "{:.2f}".format, "hours": hours}
+    environment.filters |= {
+        "count": "{:,}".format,
+        "share": share,
+        "ratio": "{:.2f}".format,
+        "hours": hours,
+        "jpeg": jpeg_uri,
+    }
     return environment.get_template(template).render(**values)
 
 
@@ -34,6 +40,11 @@ def hours(value: float) -> str:
     """Hours with as many places as say something: 1,234 and 12.3 and 0.0123."""
     places = 0 if abs(value) >= 100 else 1 if abs(value) >= 1 else 2 if abs(value) >= 0.1 else 4
     return f"{value:,.{places}f}"
+
+
+def jpeg_uri(data: bytes) -> str:
+    """A JPEG as the value of a `src`."""
+    return data_uri(data, "image/jpeg")
 
 
 def data_uri(data: bytes, kind: str) -> str:

@@ -1,24 +1,24 @@
 """The page of `jobs.compare`: pictures and samples for the numbers that it found."""
 
-import io
 from collections.abc import Iterator
 
 import numpy as np
 import yaml
+from matplotlib.figure import Figure
 
 from jobs import pages
 from jobs.compare import Comparison
 from jobs.pages import drawing
 from jobs.pages.drawing import Panel, Part, TokenRow
 from jobs.stages import Samples, Stage, row_sums
-from packing_udfs.drawn import IMAGE, PAD, PROMPT, RESPONSE
-from packing_udfs.images import ImageError, decode, read_size
+from packing_udfs.drawn import IMAGE, PAD, PROMPT, RESPONSE, thumbnail
+from packing_udfs.images import read_size
 
 NUM_ROWS = 16  # of a stage in its picture
 QUANTILES = (0.2, 0.5, 0.85)  # of length: which samples with images are shown …
 TEXT_QUANTILE = 0.5  # … and which without
 MAX_THUMBNAILS = 3
-THUMBNAIL = 360  # pixels on the longest side
+THUMBNAIL, QUALITY = 360, 82  # pixels on the longest side; of a JPEG
 MAX_MESSAGES = 4
 MAX_CHARS = 600  # of a message; the page shows a few lines of it
 UTF8_BYTES = 4  # of a character at most
@@ -27,18 +27,25 @@ MAX_TOKENS = 110  # single tokens shown of a sample
 
 def page(found: Comparison) -> str:
     """The HTML of a comparison, with all its figures inside."""
-    kinds = token_kinds(found.samples)
-    stages = {figures["name"]: figures for figures in found.figures["stages"]}
+    uris = {name: drawing.png_uri(figure) for name, figure in figures(found).items()}
+    stages = {stage["name"]: stage for stage in found.figures["stages"]}
     return pages.render(
         "compare.html.jinja",
         figures=found.figures,
         stages=stages,
-        samples=list(_sample_cards(found)),
-        pictures={stage.name: _picture(found, stage, kinds) for stage in found.stages},
-        positions=_positions(found, kinds),
-        histograms=_histograms(found),
+        samples=list(sample_cards(found)),
+        pictures={name: uris.get(name) for name in stages},
+        positions=uris["positions"],
+        histograms={name: uris[name] for name in ("samples", "packs")},
         config_yaml=yaml.safe_dump(found.figures["config"], sort_keys=False, allow_unicode=True),
     )
+
+
+def figures(found: Comparison) -> dict[str, Figure]:
+    """The pictures: one of each stage that has rows, by its name; `positions`, `samples` and `packs` of all stages."""
+    kinds = token_kinds(found.samples)
+    of_stage = {stage.name: _picture(found, stage, kinds) for stage in found.stages if stage.rows}
+    return {**of_stage, "positions": _positions(found, kinds), **_histograms(found)}
 
 
 def token_kinds(samples: Samples) -> list[np.ndarray]:
@@ -49,10 +56,8 @@ def token_kinds(samples: Samples) -> list[np.ndarray]:
     ]
 
 
-def _picture(found: Comparison, stage: Stage, kinds: list[np.ndarray]) -> str | None:
-    """Rows of a stage, as the value of a `src`; None for a stage that no sample fits."""
-    if not stage.rows:
-        return None
+def _picture(found: Comparison, stage: Stage, kinds: list[np.ndarray]) -> Figure:
+    """Rows of a stage."""
     chosen = _typical_batch(found, stage) if stage.name == "naive_padding" else _spread(len(stage.rows))
     costs = row_sums(stage, found.samples.vision_costs)
     rows = [
@@ -64,14 +69,13 @@ def _picture(found: Comparison, stage: Stage, kinds: list[np.ndarray]) -> str | 
         )
         for at in chosen
     ]
-    figure = drawing.token_rows(
+    return drawing.token_rows(
         rows,
         width=int(stage.widths[chosen].max()),
         vision_unit=found.figures["processor"]["vision_unit"],
         max_vision_cost=None if stage.bound is None else found.figures["config"]["pack"]["max_vision_cost"],
         name="sample" if stage.bound is None else "pack",
     )
-    return drawing.png_uri(figure)
 
 
 def _spread(num_rows: int) -> np.ndarray:
@@ -92,7 +96,7 @@ def _typical_batch(found: Comparison, stage: Stage) -> np.ndarray:
     return np.arange(batch * size, (batch + 1) * size)
 
 
-def _positions(found: Comparison, kinds: list[np.ndarray]) -> str:
+def _positions(found: Comparison, kinds: list[np.ndarray]) -> Figure:
     """Positions of an epoch by kind, a bar for each stage."""
     per_sample = np.asarray([np.bincount(of_sample, minlength=PAD) for of_sample in kinds])
     counts = np.zeros((len(found.stages), PAD + 1), np.int64)
@@ -104,12 +108,10 @@ def _positions(found: Comparison, kinds: list[np.ndarray]) -> str:
              for total, pads in zip(totals, counts[:, PAD].tolist(), strict=True)]  # fmt: skip
     named = zip(drawing.KIND_NAMES, drawing.KIND_COLOURS, counts.T.tolist(), strict=True)
     xlabel = "positions of the sampled rows in one epoch, tokens and padding"
-    return drawing.png_uri(
-        drawing.stacked([stage.title for stage in found.stages], [Part(*part) for part in named], notes, xlabel)
-    )
+    return drawing.stacked([stage.title for stage in found.stages], [Part(*part) for part in named], notes, xlabel)
 
 
-def _histograms(found: Comparison) -> dict[str, str]:
+def _histograms(found: Comparison) -> dict[str, Figure]:
     """Lengths, images and vision cost for each sample and for each pack."""
     samples, pack = found.samples, found.figures["config"]["pack"]
     unit = found.figures["processor"]["vision_unit"]
@@ -131,11 +133,11 @@ def _histograms(found: Comparison) -> dict[str, str]:
         Panel(title="Vision cost", xlabel=unit, ylabel="packs", series=by["vision"],
               limit=pack["max_vision_cost"], limit_name="max_vision_cost"),
     ]  # fmt: skip
-    return {name: drawing.png_uri(drawing.histograms(p)) for name, p in (("samples", of_sample), ("packs", of_pack))}
+    return {"samples": drawing.histograms(of_sample), "packs": drawing.histograms(of_pack)}
 
 
-def _sample_cards(found: Comparison) -> Iterator[dict]:
-    """A few samples as people see them, shorter ones first."""
+def sample_cards(found: Comparison) -> Iterator[dict]:
+    """A few samples as people see them, shorter ones first: plain values, and images as the bytes of small JPEGs."""
     samples = found.samples
     ranked = np.argsort(samples.lengths, kind="stable")
     ranked = ranked[samples.lengths[ranked] <= found.figures["config"]["pack"]["seq_len"]]
@@ -168,16 +170,9 @@ def _turn(message: dict) -> dict:
 
 
 def _thumbnail(data: bytes) -> dict:
-    """An image as people see it: the `src` of a small JPEG and its real size, or why it does not decode."""
+    """An image as people see it: a small JPEG and its real size, None where it does not decode."""
     height, width = read_size(data)
-    try:
-        image = decode(data)
-    except ImageError as error:
-        return {"src": None, "error": str(error), "height": height, "width": width}
-    image.thumbnail((THUMBNAIL, THUMBNAIL))
-    buffer = io.BytesIO()
-    image.save(buffer, "JPEG", quality=82)
-    return {"src": pages.data_uri(buffer.getvalue(), "image/jpeg"), "height": height, "width": width}
+    return {"jpeg": thumbnail(data, THUMBNAIL, QUALITY), "height": height, "width": width}
 
 
 def _token_strip(found: Comparison, i: int) -> dict:

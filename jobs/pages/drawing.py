@@ -226,6 +226,24 @@ def _label(axes: Axes, xlabel: str) -> None:
     axes.spines[["top", "right"]].set_visible(False)
 
 
+def losses(runs: dict[str, Sequence[float]], events: dict[str, int]) -> Figure:
+    """Loss by step of one run or two, the second dashed so that both are seen; `events` happened behind a step."""
+    figure = Figure(figsize=(WIDTH, 3.2), dpi=DPI, layout="constrained")
+    axes = figure.subplots()
+    styles = ({"linewidth": 5, "alpha": 0.45}, {"linewidth": 1.8, "linestyle": (0, (4, 2)), "marker": "o"})
+    for (name, values), colour, style in zip(runs.items(), SERIES_COLOURS[-len(runs) :], styles, strict=False):
+        axes.plot(range(1, len(values) + 1), values, color=colour, label=name, **style)
+    for name, step in events.items():
+        axes.axvline(step + 0.5, color=OVER, linewidth=1.2, linestyle=(0, (4, 2)))
+        axes.annotate(name, (step + 0.5, 1), (4, -4), xycoords=("data", "axes fraction"), textcoords="offset points",
+                      fontsize=8.5, color=OVER, va="top")  # fmt: skip
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.set_ylabel("loss per trained token", fontsize=9, color=INK)
+    axes.legend(frameon=False, fontsize=9, loc="upper right")
+    _label(axes, xlabel="step")
+    return figure
+
+
 def png(figure: Figure) -> bytes:
     """A figure as the bytes of a PNG."""
     buffer = io.BytesIO()

@@ -11,15 +11,12 @@ import tempfile
 from pathlib import Path
 
 import nbformat
-from nbclient import NotebookClient
 
 from jobs.local_hub import LocalHub
+from tests.spark.notebooks import ROOT
+from tests.spark.notebooks import execute as run
 
-ROOT = Path(__file__).resolve().parents[2]
 PRELUDE = """
-import os, sys, warnings
-warnings.simplefilter("error")
-warnings.simplefilter("ignore", ResourceWarning)  # PySpark leaves sockets to the garbage collector
 from jobs.session import get_session
 from tests.spark.databricks_notebooks import Dbutils
 dbutils, spark = Dbutils({values!r}), get_session()
@@ -51,14 +48,7 @@ def execute(path: Path, values: dict[str, str]) -> nbformat.NotebookNode:
 
     Raises CellExecutionError. The kernel has this process's environment, and warnings are errors in it.
     """
-    notebook = nbformat.read(path, as_version=4)
-    given = notebook.cells
-    notebook.cells = [nbformat.v4.new_code_cell(PRELUDE.format(values=values)), *given]
-    NotebookClient(notebook, timeout=300, kernel_name="python3", resources={"metadata": {"path": str(ROOT)}}).execute()
-    notebook.cells = notebook.cells[1:]
-    for cell in notebook.cells:
-        cell.metadata.pop("execution", None)  # when it ran
-    return notebook
+    return run(path, PRELUDE.format(values=values))
 
 
 def main() -> None:

@@ -39,6 +39,9 @@ RUN_BY = {
     r"python -m jobs\.compare --config my_job\.yaml": "tests/spark/test_compare.py::test_command_line",
     r"python -m jobs\.plan --config my_job\.yaml .*": "tests/unit/test_forecast.py::test_command_line",
     r".*python -m jobs\.takedown .*": "tests/unit/test_takedown.py::test_two_samples_go_and_nothing_else_changes",
+    r"python -m jobs\.report user/packed": "tests/spark/test_job.py",
+    r"python -m jobs\.validate user/packed": "tests/spark/test_job.py",
+    r"python -m jobs\.inspect user/packed --pack .*": "tests/unit/test_inspect.py::test_command_line_and_page",
     r"packing-udfs pack": "tests/spark/test_wheel.py::test_the_wheels_entry_point_packs",
     r"python -m tests\.demo\.build": "tests/unit/test_demo_data.py::test_rebuild_gives_the_same_bytes",
     r"export HF_TOKEN=…": "tests/spark/test_messages.py::test_no_token",
@@ -56,6 +59,7 @@ MAKE = {
     "setup": (r"pip install .* -e '\.\[dev\]'", ".ci/run"),
     "run": (r"python -m jobs\.demo$", f"{HERE}::test_make_run"),
     "compare": (r"python -m jobs\.demo\.compare --out artifacts/compare", "tests/spark/test_compare.py"),
+    "notebooks": (r"python -m tests\.spark\.notebooks", "tests/spark/test_notebooks.py"),
     "hub": (
         r"python -m jobs\.local_hub \.local_hub",
         "tests/hub/test_durability.py::test_a_killed_process_keeps_what_it_acknowledged",

@@ -158,7 +158,7 @@ def test_a_terminal_is_not_told_what_to_do(packed, found):
 def test_an_image_that_does_not_decode():
     pack = {"images": [{"bytes": b"no image", "path": None}], "image_sizes": [{"height": 2, "width": 3}]}
     (image,) = inspect._images(pack | {"image_num_tokens": [4]})
-    assert (image["src"], image["format"], image["width"]) == (None, "unknown format", 3)
+    assert (image["jpeg"], image["format"], image["width"]) == (None, "unknown format", 3)
     assert inspect._image_line(image) == "1: 3 × 2, unknown format, 8 bytes, 4 placeholders"
 
 

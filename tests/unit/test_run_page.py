@@ -73,6 +73,17 @@ def test_packed_before_there_were_histograms(folder, published):
     assert "Quarantine" in rebuild(folder)
 
 
+def test_a_run_that_drew_nothing(folder):
+    """Its first shards held no pack; no picture of packs is on its card, and the page says so."""
+    path = folder / "report.json"
+    found = json.loads(path.read_text("utf-8"))
+    for part in found["splits"].values():
+        part["drawn"] = None
+    path.write_text(json.dumps(found))
+    assert rebuild(folder).count("None were drawn.") == 2
+    assert list(run.pictures(*report.rebuild(open_packed(str(folder))))) == ["report/histograms.png"]
+
+
 def test_speed_makes_hours(folder, published):
     """Positions spared / tokens a second / 3600, by hand from the report."""
     found = json.loads((published / "report.json").read_text("utf-8"))
