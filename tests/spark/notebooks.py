@@ -10,7 +10,7 @@ import nbformat
 from nbclient import NotebookClient
 
 ROOT = Path(__file__).resolve().parents[2]
-NOTEBOOKS = sorted(path for path in (ROOT / "notebooks").glob("*.ipynb") if not path.name.startswith("3_"))
+NOTEBOOKS = sorted(path for path in (ROOT / "notebooks").glob("*.ipynb") if not path.name.startswith(("3_", "5_")))
 WARNINGS_ARE_ERRORS = """
 import warnings
 warnings.simplefilter("error")
