@@ -31,6 +31,7 @@ PROGRAMS = (
 
 # Command → the test that runs it. Behind # is what it leaves out.
 HERE = "tests/spark/test_documents.py"
+CLUSTER = "tests/spark/cluster/test_faults.py"
 SUBMIT = "tests/spark/test_submit.py"
 RUN_BY = {
     r"\.venv/bin/python -m jobs\.pack --help": "tests/unit/test_databricks.py::test_every_command_is_a_modules_main",
@@ -50,7 +51,7 @@ RUN_BY = {
     r"databricks (secrets|bundle) .*": f"{HERE}::test_databricks_commands_name_what_the_bundle_has",
     r".*spark-submit --master k8s://.*": f"{SUBMIT}::test_kubernetes_is_refused_by_nothing_but_the_missing_cluster",
     r".*spark-submit .*yarn\.conf .*": f"{SUBMIT}::test_yarn_is_refused_by_nothing_but_the_missing_cluster",
-    r".*spark-submit .*standalone\.conf .*": f"{SUBMIT}::test_spark_submit_gives_the_same_dataset",
+    r".*spark-submit .*standalone\.conf .*": f"{CLUSTER}::test_the_bytes_are_those_of_local_mode",
     r"spark-submit": f"{SUBMIT}::test_spark_submit_gives_the_same_dataset",
     r"env/bin/python3": "tests/spark/test_conf.py",
 }
@@ -71,7 +72,7 @@ MAKE = {
     "fmt": (r"ruff check --fix \.", ".ci/run"),  # lint, and what it would change
     "bench": (r"python -m tests\.bench", f"{HERE}::test_every_bench_has_a_name"),
     "soak": (r"python -W ignore -m tests\.reader\.soak", "tests/reader/test_soak.py"),
-    "cluster": (r"python -m jobs\.standalone", "tests/spark/test_conf.py"),
+    "cluster": (r"python -m jobs\.standalone", f"{CLUSTER}::test_the_bytes_are_those_of_local_mode"),
     "dist": (r"python -m jobs\.dist dist/packing-env\.tar\.gz", "tests/spark/test_conf.py"),
     "help": (r"grep", f"{HERE}::test_help_lists_every_target"),
 }
