@@ -1,16 +1,19 @@
-"""The notebooks for Databricks, run from top to bottom with warnings as errors, as a job's parameters say."""
+"""The notebooks for Databricks, and that of packing again, from top to bottom with warnings as errors."""
 
 import json
+import re
 
 import nbformat
 import pytest
 
 from jobs.folder import Folder
 from jobs.session import ROOT
+from tests.spark import notebooks
 from tests.spark.conftest import demo_tree
 from tests.spark.databricks_notebooks import execute
 
 PACK = ROOT / "notebooks" / "3_pack_on_databricks.ipynb"
+WHAT_CHANGED = ROOT / "notebooks" / "5_what_changed.ipynb"
 REPORT = ROOT / "conf" / "databricks" / "report.ipynb"
 
 
@@ -38,7 +41,7 @@ def test_pack_and_report_into_a_volume(source, packed, tmp_path):
     assert "<html" in shown
 
 
-@pytest.mark.parametrize("path", [PACK, REPORT], ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", [PACK, REPORT, WHAT_CHANGED], ids=lambda path: path.stem)
 def test_no_logic_of_its_own(path):
     """Calls and prints alone; and no token."""
     notebook = nbformat.read(path, as_version=4)
@@ -46,6 +49,21 @@ def test_no_logic_of_its_own(path):
     assert not [word for word in ("def ", "class ", "if ", "try", "while ") if word in code]
     assert "HF_TOKEN" not in code
     assert notebook.cells[0].source.startswith("# ")
+
+
+@pytest.mark.slow
+def test_what_changed():
+    """Five rows are edited, five packs change, and most stay where they are."""
+    text = printed(notebooks.execute(WHAT_CHANGED))
+    assert "5 rows have another answer" in text
+    assert re.search(r"reuse        packs: \d\d kept, \d+ moved, 5 changed, \d new", text), text
+
+
+def test_the_pictures_of_what_changed_are_kept():
+    cells = nbformat.read(WHAT_CHANGED, as_version=4).cells
+    outputs = [output for cell in cells if cell.cell_type == "code" for output in cell.outputs]
+    assert sum("image/png" in output.get("data", {}) for output in outputs) == 2
+    assert not [output for output in outputs if output.output_type == "error"]
 
 
 def test_the_output_is_kept():
