@@ -2,13 +2,14 @@
 
 The manifest says where a row group lies, so it takes one request; a file's footer takes one more, once for as long as
 its row groups are being read. Threads fetch, check the pages' checksums and parse while the loop works. At most
-`num_lanes + prefetch` row groups are in memory (and two more while they are parsed), and each is given up when its last
-pack has been handed out. Among an epoch's leftovers, where a row group can be needed twice, steps apart, it is fetched
-twice: keeping it would be memory without a bound.
+`num_lanes + prefetch` row groups are in memory, and each is given up when its last pack has been handed out. Among an
+epoch's leftovers, where a row group can be needed twice, steps apart, it is fetched twice: keeping it would be memory
+without a bound.
 
-A pack is a dict of views: NumPy arrays and `pyarrow.Buffer`s of the row group's memory. Costs a pack of 4,000 tokens
-and 400 kB of images: 0.3 ms of a core for checksums and parsing, some µs for the views. Rejected: images as `bytes` (a
-copy, a third of all the work), `ParquetFile` over a remote file object (a request for each column chunk).
+A pack is a dict of views of the row group's memory: NumPy arrays, and images as `pyarrow.Buffer`s of the bytes as they
+were fetched (`packing_udfs.image_pages`). Costs a pack of 4,000 tokens and 400 kB of images: 0.1 ms of a core for
+parsing, as much for checksums, 20 µs for the views. Rejected: images as `bytes` or as an Arrow array (copies, half of
+all the work), `ParquetFile` over a remote file object (a request for each column chunk).
 """
 
 import heapq
@@ -18,6 +19,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import suppress
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -25,6 +27,7 @@ import pyarrow.parquet as pq
 
 from packing_udfs import contract
 from packing_udfs.fetch import Source, Stop
+from packing_udfs.image_pages import find_images
 from packing_udfs.order import Visit
 from packing_udfs.shard_file import PARQUET_TAIL
 
@@ -70,21 +73,39 @@ class RangeFile(io.RawIOBase):
         return self._data.slice(start, length)
 
 
-def read_table(data: pa.Buffer, row: dict, metadata: pq.FileMetaData, *, verify: bool = True) -> pa.Table:
-    """The row group that manifest row `row` describes, from its bytes; `verify`: hold pages to their checksums. Raises
+_IMAGES = "images.list.element.bytes"
+_OTHERS = [leaf for leaf in contract.leaf_paths(contract.PACK_SCHEMA) if leaf != _IMAGES]
+
+
+def read_row_group(
+    data: pa.Buffer, row: dict, metadata: pq.FileMetaData, *, verify: bool = True
+) -> tuple[pa.Table, list[pa.Buffer]]:
+    """The row group that manifest row `row` describes, from its bytes: its columns without the images' bytes, and
+    those one by one, views of `data` where they are stored plain. `verify`: hold pages to their checksums. Raises
     ContractError that names it."""
     where = f"{row['file']} row group {row['row_group']}"
-    source = RangeFile(data, row["offset"], row["file_bytes"])
+    source, group = RangeFile(data, row["offset"], row["file_bytes"]), metadata.row_group(row["row_group"])
+    chunk = next(c for c in map(group.column, range(group.num_columns)) if c.path_in_schema == _IMAGES)
     try:
+        images = find_images(data, row["offset"], chunk, verify=verify)
         # pre_buffer: one call into Python for all columns, instead of one each that waits for the interpreter's lock.
         file = pq.ParquetFile(source, metadata=metadata, pre_buffer=True, page_checksum_verification=verify)
-        table = file.read_row_group(row["row_group"], use_threads=False).combine_chunks()
+        columns = None if images is None else _OTHERS
+        table = file.read_row_group(row["row_group"], columns, use_threads=False).combine_chunks()
         table.validate()
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise contract.ContractError(f"{where}: its bytes are damaged: {error}") from error
     if table.num_rows != row["num_rows"]:
         raise contract.ContractError(f"{where}: {table.num_rows} packs, the manifest says {row['num_rows']}")
-    return table
+    return table, _copied_images(table) if images is None else images
+
+
+def _copied_images(table: pa.Table) -> list[pa.Buffer]:
+    """The same from the column as pyarrow has read it."""
+    column = table["images"].chunk(0).values.field("bytes")
+    _, ends, data = column.buffers()
+    ends = np.frombuffer(ends, np.int32)[: len(column) + 1].tolist()
+    return [data.slice(start, end - start) for start, end in pairwise(ends)]
 
 
 _TOTALS = ("num_tokens", "num_label_tokens", "num_images", "vision_cost")
@@ -93,16 +114,15 @@ _TOTALS = ("num_tokens", "num_label_tokens", "num_images", "vision_cost")
 class Packs:
     """The packs of one row group, as views of its memory, which they keep: copy what is kept for long."""
 
-    def __init__(self, table: pa.Table, file: str, row_group: int):
-        """Raises ContractError when a pack's parts disagree."""
+    def __init__(self, table: pa.Table, images: list[pa.Buffer], file: str, row_group: int):
+        """`table` and `images` as `read_row_group` gives them. Raises ContractError when a pack's parts disagree."""
         self._where = {"file": file, "row_group": row_group}
         columns = {name: table[name].chunk(0) for name in table.column_names}
         self._lists: dict[str, tuple] = {}  # name -> (values, where each pack's start)
         for name, column in columns.items():
             if pa.types.is_list(column.type):
                 self._lists[name] = _values(column.values), column.offsets.to_numpy()
-        self._images = columns["images"].values.field("bytes")
-        self._image_ends = np.frombuffer(self._images.buffers()[1], np.int32)
+        self._images = images
         self._totals = {name: columns[name].to_numpy(zero_copy_only=False) for name in _TOTALS}
         self._check()
 
@@ -112,10 +132,8 @@ class Packs:
         where it lies as `file`, `row_group`, `row`."""
         pack = {name: values[at[row] : at[row + 1]] for name, (values, at) in self._lists.items() if name != "images"}
         pack["sample_sources"] = pack["sample_sources"].tolist()
-        ends, data = self._image_ends, self._images.buffers()[2]
         start, end = self._lists["images"][1][row : row + 2].tolist()
-        at = ends[start : end + 1].tolist()
-        pack["images"] = [data.slice(at[i], at[i + 1] - at[i]) for i in range(end - start)]
+        pack["images"] = self._images[start:end]
         pack |= {name: int(values[row]) for name, values in self._totals.items()}
         return pack | self._where | {"row": row}
 
@@ -140,13 +158,15 @@ class Packs:
             "samples in sample_num_images": (num("sample_num_images"), samples),
             "samples in sample_sources": (num("sample_sources"), samples),
         }
+        where = "{file} row group {row_group}".format(**self._where)
         for name, (found, stated) in pairs.items():
             if len(wrong := np.flatnonzero(found != stated)):
                 row = wrong[0]
-                where = "{file} row group {row_group}".format(**self._where)
                 raise contract.ContractError(
                     f"{where} row {row}: {name} counts {found[row]}, the pack's total says {stated[row]}"
                 )
+        if len(self._images) != images.sum():
+            raise contract.ContractError(f"{where}: {len(self._images)} images, the packs' totals say {images.sum()}")
 
 
 def _values(values: pa.Array) -> np.ndarray | None:
@@ -165,6 +185,7 @@ class _Threads:
 
     def __init__(self, num_threads: int, name: str, stop: Stop):
         self._queue, self._stop = queue.SimpleQueue(), stop
+        self.failure: BaseException | None = None  # of the call that failed last
         # The same threads for as long as they are needed: allocators keep memory by thread, and lose it with one.
         self._threads = [threading.Thread(target=self._work, name=name) for _ in range(num_threads)]
         for thread in self._threads:
@@ -197,6 +218,7 @@ class _Threads:
         try:
             future.set_result(call(*args))
         except BaseException as error:  # noqa: BLE001 - handed to whoever waits
+            self.failure = error
             future.set_exception(error)
         return False
 
@@ -215,7 +237,7 @@ class Prefetcher:
         verify: bool = True,
     ):
         """`visits`: what each block of lanes needs, as `Order.visits` gives it; `num_lanes` row groups are in use at a
-        time and `prefetch` more are fetched ahead. `verify` as in `read_table`."""
+        time and `prefetch` more are fetched ahead. `verify` as in `read_row_group`."""
         self._source, self._manifest, self._verify = source, manifest, verify
         self._visits = heapq.merge(*visits)
         self._next = next(self._visits, None)
@@ -224,15 +246,13 @@ class Prefetcher:
         self._footers: dict[str, Future] = {}
         self._stop = Stop()
         self._threads = _Threads(source.num_threads, f"fetch {source.name}", self._stop)
-        self._parsing = threading.Semaphore(2)  # at a time: a row group being parsed is in memory twice
 
     def advance(self, step: int) -> None:
         """Give up what `step` and later ones do not need, and start fetching as far ahead as there is room. Raises
         FetchError or ContractError of any row group that failed, so that the loop knows before it gets there."""
         self._slots = {group: slot for group, slot in self._slots.items() if slot[1] > step}
-        for packs, _ in self._slots.values():
-            if packs.done():
-                packs.result()
+        if self._threads.failure:
+            raise self._threads.failure
         while (visit := self._next) and (visit.step <= step or len(self._slots) < self._room):
             packs, end = self._slots.get(visit.row_group) or (self._fetch(visit.row_group), 0)
             self._slots[visit.row_group] = packs, max(end, visit.step + visit.num_steps)
@@ -263,8 +283,7 @@ class Prefetcher:
     def _load(self, row: dict, footer: Future) -> Packs:
         metadata = footer.result()  # first: its request is the one that is led to where the file is stored
         data = self._source.read(row["file"], row["offset"], row["bytes"], self._stop)
-        with self._parsing:
-            return Packs(read_table(data, row, metadata, verify=self._verify), row["file"], row["row_group"])
+        return Packs(*read_row_group(data, row, metadata, verify=self._verify), row["file"], row["row_group"])
 
 
 _LOCATION = ["file", "file_bytes", "footer_offset", "footer_bytes", "row_group", "offset", "bytes", "num_rows"]

@@ -12,7 +12,7 @@ import pytest
 from packing_udfs import contract, manifest, row_groups
 from packing_udfs.fetch import Stop, open_source
 from packing_udfs.reader import PackedDataset
-from packing_udfs.row_groups import PARQUET_TAIL, Packs, parse_footer, read_table
+from packing_udfs.row_groups import PARQUET_TAIL, Packs, parse_footer, read_row_group
 from tests.reader.conftest import SEQ_LEN, packs_of, write_dataset
 
 
@@ -22,22 +22,26 @@ def manifest_of(folder) -> manifest.Manifest:
     )
 
 
-def load(folder, index: int) -> pa.Table:
+def load(folder, index: int) -> tuple[pa.Table, list[pa.Buffer]]:
     """Row group `index` of a dataset by its manifest row alone."""
     source, stop = open_source(str(folder), retry_seconds=0), Stop()
     row = manifest_of(folder).row_groups.slice(index, 1).to_pylist()[0]
     tail = source.read(row["file"], row["footer_offset"], row["footer_bytes"] + PARQUET_TAIL, stop)
-    return read_table(source.read(row["file"], row["offset"], row["bytes"], stop), row, parse_footer(row["file"], tail))
+    metadata = parse_footer(row["file"], tail)
+    return read_row_group(source.read(row["file"], row["offset"], row["bytes"], stop), row, metadata)
 
 
 def test_a_row_group_is_what_parquet_reads(packed):
     expected = pq.ParquetFile(packed / "data/train/00001.parquet").read_row_group(2)
-    assert load(packed, 6).equals(expected)
+    table, images = load(packed, 6)
+    assert table.drop("images").equals(expected.drop("images"))
+    assert images == [image["bytes"] for of_pack in expected["images"].to_pylist() for image in of_pack]
+    assert len(images) > 1
 
 
 def test_token_arrays_are_views_of_arrow_memory(packed):
-    table = load(packed, 0)
-    packs = Packs(table, "data/train/00000.parquet", 0)
+    table, images = load(packed, 0)
+    packs = Packs(table, images, "data/train/00000.parquet", 0)
     for name in ("input_ids", "labels", "sample_lengths", "sample_num_images", "image_num_tokens", "sample_ids"):
         values = table[name].chunk(0).values
         start = values.buffers()[1].address
@@ -50,9 +54,9 @@ def test_token_arrays_are_views_of_arrow_memory(packed):
 
 
 def test_a_pack_has_what_was_stored(packed):
-    table = load(packed, 4)
-    for row in range(table.num_rows):
-        pack, stored = Packs(table, "f", 0)[row], table.slice(row, 1).to_pylist()[0]
+    expected = pq.ParquetFile(packed / "data/train/00001.parquet").read_row_group(0)
+    for row in range(expected.num_rows):
+        pack, stored = Packs(*load(packed, 4), "f", 0)[row], expected.slice(row, 1).to_pylist()[0]
         assert pack["image_sizes"].tolist() == [[size["height"], size["width"]] for size in stored["image_sizes"]]
         assert pack["images"] == [image["bytes"] for image in stored["images"]]
         for name in ("sample_sources", "num_tokens", "num_label_tokens", "num_images", "vision_cost"):
@@ -88,8 +92,8 @@ def test_damaged_bytes_are_named(damaged):
 def test_a_flipped_bit_in_an_image_is_found_unless_checksums_are_not_asked_for(tmp_path):
     folder = write_dataset(tmp_path, [[2]])
     file = folder / "data/train/00000.parquet"
-    data, image = bytearray(file.read_bytes()), load(folder, 0)["images"].to_pylist()
-    at = data.index(next(of_pack[0]["bytes"] for of_pack in image if of_pack)) + 300
+    data, (_, images) = bytearray(file.read_bytes()), load(folder, 0)
+    at = data.index(bytes(images[0])) + 300
     data[at] ^= 1
     file.write_bytes(data)
     with pytest.raises(
@@ -107,11 +111,13 @@ def test_a_damaged_footer_is_named(damaged):
 
 
 def test_packs_that_disagree_with_their_totals_are_named(packed):
-    table = load(packed, 0)
+    table, images = load(packed, 0)
     totals = pa.array([n + 1 for n in table["num_tokens"].to_pylist()], pa.int32())
     wrong = table.set_column(table.column_names.index("num_tokens"), "num_tokens", totals)
     with pytest.raises(contract.ContractError, match=r"f row group 5 row 0: input_ids counts \d+, the pack's total"):
-        Packs(wrong, "f", 5)
+        Packs(wrong, images, "f", 5)
+    with pytest.raises(contract.ContractError, match=rf"f row group 5: {len(images) - 1} images, the packs' totals"):
+        Packs(table, images[1:], "f", 5)
 
 
 @pytest.mark.parametrize(
