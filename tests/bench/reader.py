@@ -21,21 +21,29 @@ ROOT = Path(__file__).parents[2]
 ROUNDS = 3
 
 
-def run() -> Iterator[dict]:
-    """All figures of the reader, one dict each."""
+def run(part: str = "") -> Iterator[dict]:
+    """All figures of the reader, one dict each, or those of a part: local, mosaicml, hub, requests, memory, in_loop."""
+    parts = {part} if part else {"local", "mosaicml", "hub", "requests", "memory", "in_loop"}
     with tempfile.TemporaryDirectory(prefix="bench-reader-") as folder:
         root = Path(folder)
         local = root / "local"
         num_packs = reader_files.write(local, 2, 8)
         long = root / "long"  # so that what happens once is little, and cycles follow one another
         reader_files.repeat(local, long, 6)
-        yield from _local(long, f"{6 * num_packs} packs of 3,900 tokens and 400 kB, 96 row groups")
-        yield _mosaicml(root, local, f"{num_packs} packs as above, 16 row groups")
-        with reader_files.serve(root / "hub", {"bench/packed": long}) as hub:
-            yield from _hub(root, long, hub, f"{6 * num_packs} packs as above, 12 files")
-            yield from _requests(root, long, hub)
-        yield _memory(root, local)
-    yield from reader_in_loop.run()
+        if "local" in parts:
+            yield from _local(long, f"{6 * num_packs} packs of 3,900 tokens and 400 kB, 96 row groups")
+        if "mosaicml" in parts:
+            yield _mosaicml(root, local, f"{num_packs} packs as above, 16 row groups")
+        if parts & {"hub", "requests"}:
+            with reader_files.serve(root / "hub", {"bench/packed": long}) as hub:
+                if "hub" in parts:
+                    yield from _hub(root, long, hub, f"{6 * num_packs} packs as above, 12 files")
+                if "requests" in parts:
+                    yield from _requests(root, long, hub)
+        if "memory" in parts:
+            yield _memory(root, local)
+    if "in_loop" in parts:
+        yield from reader_in_loop.run()
 
 
 def _peer(name: str, environment: dict | None = None, **options) -> dict:
