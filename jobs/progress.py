@@ -172,7 +172,7 @@ def worker_error(error: PySparkException | Py4JJavaError) -> RuntimeError:
     name, _, message = last.partition(": ")
     if name.endswith("PublishError"):
         return PublishError(message)
-    if full := re.search(r".*No space left on device.*", str(error)):
+    if full := re.search(r"[\w.]*(Exception|Error): .{0,80}No space left on device.*", str(error)):
         return WorkerError(
             f"a disk is full: {full[0].strip()}; free some, or name a larger one in spark.local.dir "
             "(SPARK_LOCAL_DIRS), where the shuffle holds all images once, and each worker writes one shard"
