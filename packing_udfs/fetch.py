@@ -185,9 +185,9 @@ class Source:
         while True:
             try:
                 return attempt(progress)
-            except (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError) as fault:
-                if isinstance(fault, FileNotFoundError):
-                    raise
+            except FileNotFoundError:
+                raise
+            except (PermissionError, IsADirectoryError, NotADirectoryError) as fault:
                 raise FetchError(f"{self.name}: {what}: {type(fault).__name__}: {fault}") from fault
             except connections.FAULTS as fault:
                 attempts += 1
@@ -331,8 +331,6 @@ def _keep(path: Path, data: bytes) -> None:
 
 def _asked_wait(headers) -> float | None:
     """Seconds from Retry-After, or from the Hub's `ratelimit: "resolvers";r=0;t=55`; None when neither says."""
-    asked = headers.get("Retry-After", "").strip()
-    if not asked.isdigit():
-        found = re.search(r";r=0;t=(\d+)", headers.get("ratelimit", "").replace(" ", ""))
-        asked = found[1] if found else ""
-    return float(asked) if asked.isdigit() and int(asked) else None
+    limit = headers.get("ratelimit", "").replace(" ", "")
+    found = re.fullmatch(r"\s*(\d+)\s*", headers.get("Retry-After", "")) or re.search(r";r=0;t=(\d+)", limit)
+    return float(found[1]) or None if found else None

@@ -12,13 +12,12 @@ import warnings
 from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from packing_udfs import contract
 from packing_udfs.fetch import Source, Stop
 from packing_udfs.manifest import Manifest
-from packing_udfs.row_groups import parse_footer
-from packing_udfs.shard_file import PARQUET_TAIL, row_group_span
+from packing_udfs.row_groups import column_of, parse_footer
+from packing_udfs.shard_file import PARQUET_TAIL, locations
 
 _GUESS = 64 << 10  # bytes from the end of a file that hold its footer, mostly
 
@@ -53,9 +52,11 @@ def manifest_from_footers(source: Source, split: str) -> Manifest:
     for (path, num_bytes), tail in zip(files, tails, strict=True):
         metadata = parse_footer(path, tail)
         seen.append([path, num_bytes, hashlib.sha256(tail).hexdigest()])
-        for index in range(metadata.num_row_groups):
-            rows.append(_row(metadata, index, path, num_bytes, len(tail) - PARQUET_TAIL))
-            seq_len = max(seq_len, _longest(metadata.row_group(index)))
+        for place in locations(metadata, path, num_bytes):
+            row_group = metadata.row_group(place["row_group"])
+            unknown = [0] * row_group.num_rows
+            rows.append({**place, "num_rows": len(unknown), "vision_cost": unknown, "attention_cost": unknown})
+            seq_len = max(seq_len, column_of(row_group, "num_tokens").statistics.max)
     table = pa.Table.from_pylist(rows, schema=contract.MANIFEST_SCHEMA)
     info = {"contract": contract.VERSION, "seq_len": seq_len, "processor": None}
     return Manifest(info, table, hashlib.sha256(json.dumps(seen).encode()).hexdigest())
@@ -69,26 +70,3 @@ def _read_tail(source: Source, path: str, num_bytes: int) -> bytes:
     if tail[-4:] != b"PAR1" or length > num_bytes:
         raise contract.ContractError(f"{path}: is no Parquet file")
     return tail[-length:] if length <= guess else bytes(source.read(path, num_bytes - length, length, stop))
-
-
-def _row(metadata: pq.FileMetaData, index: int, path: str, num_bytes: int, footer_bytes: int) -> dict:
-    offset, length = row_group_span(metadata.row_group(index))
-    num_rows = metadata.row_group(index).num_rows
-    return {
-        "file": path,
-        "file_bytes": num_bytes,
-        "footer_offset": num_bytes - PARQUET_TAIL - footer_bytes,
-        "footer_bytes": footer_bytes,
-        "row_group": index,
-        "offset": offset,
-        "bytes": length,
-        "num_rows": num_rows,
-        "vision_cost": [0] * num_rows,
-        "attention_cost": [0] * num_rows,
-    }
-
-
-def _longest(row_group: pq.RowGroupMetaData) -> int:
-    """Tokens of the longest pack, from the statistics of its column."""
-    columns = [row_group.column(i) for i in range(row_group.num_columns)]
-    return next(column.statistics.max for column in columns if column.path_in_schema == "num_tokens")

@@ -48,6 +48,11 @@ def parse_footer(file: str, tail: bytes) -> pq.FileMetaData:
     return metadata
 
 
+def column_of(row_group: pq.RowGroupMetaData, path: str) -> pq.ColumnChunkMetaData:
+    """The column chunk of a leaf."""
+    return next(c for c in map(row_group.column, range(row_group.num_columns)) if c.path_in_schema == path)
+
+
 class RangeFile(io.RawIOBase):
     """Some bytes of a file as a file of which only they are there."""
 
@@ -84,8 +89,8 @@ def read_row_group(
     those one by one, views of `data` where they are stored plain. `verify`: hold pages to their checksums. Raises
     ContractError that names it."""
     where = f"{row['file']} row group {row['row_group']}"
-    source, group = RangeFile(data, row["offset"], row["file_bytes"]), metadata.row_group(row["row_group"])
-    chunk = next(c for c in map(group.column, range(group.num_columns)) if c.path_in_schema == _IMAGES)
+    source = RangeFile(data, row["offset"], row["file_bytes"])
+    chunk = column_of(metadata.row_group(row["row_group"]), _IMAGES)
     try:
         images = find_images(data, row["offset"], chunk, verify=verify)
         # pre_buffer: one call into Python for all columns, instead of one each that waits for the interpreter's lock.
@@ -123,7 +128,7 @@ class Packs:
             if pa.types.is_list(column.type):
                 self._lists[name] = _values(column.values), column.offsets.to_numpy()
         self._images = images
-        self._totals = {name: columns[name].to_numpy(zero_copy_only=False) for name in _TOTALS}
+        self._totals = {name: columns[name].to_pylist() for name in _TOTALS}
         self._check()
 
     def __getitem__(self, row: int) -> dict:
@@ -134,7 +139,7 @@ class Packs:
         pack["sample_sources"] = pack["sample_sources"].tolist()
         start, end = self._lists["images"][1][row : row + 2].tolist()
         pack["images"] = self._images[start:end]
-        pack |= {name: int(values[row]) for name, values in self._totals.items()}
+        pack |= {name: values[row] for name, values in self._totals.items()}
         return pack | self._where | {"row": row}
 
     def _check(self) -> None:
@@ -145,28 +150,24 @@ class Packs:
             values, at = self._lists[name]
             return np.diff(np.concatenate([[0], np.cumsum(values)])[at])
 
-        tokens, images, samples = self._totals["num_tokens"], self._totals["num_images"], num("sample_ids")
-        pairs = {
-            "input_ids": (num("input_ids"), tokens),
-            "labels": (num("labels"), tokens),
-            "sample_lengths": (total("sample_lengths"), tokens),
-            "sample_num_images": (total("sample_num_images"), images),
-            "images": (num("images"), images),
-            "image_sizes": (num("image_sizes"), images),
-            "image_num_tokens": (num("image_num_tokens"), images),
-            "samples in sample_lengths": (num("sample_lengths"), samples),
-            "samples in sample_num_images": (num("sample_num_images"), samples),
-            "samples in sample_sources": (num("sample_sources"), samples),
-        }
+        tokens, images = (np.array(self._totals[name], float) for name in ("num_tokens", "num_images"))  # null is NaN
+        pairs = [(name, num(name), tokens) for name in ("input_ids", "labels")]
+        pairs += [(name, num(name), images) for name in ("images", "image_sizes", "image_num_tokens")]
+        pairs += [("sample_lengths", total("sample_lengths"), tokens)]
+        pairs += [("sample_num_images", total("sample_num_images"), images)]
+        of_samples = ("sample_lengths", "sample_num_images", "sample_sources")
+        pairs += [(f"samples in {name}", num(name), num("sample_ids")) for name in of_samples]
         where = "{file} row group {row_group}".format(**self._where)
-        for name, (found, stated) in pairs.items():
+        for name, found, stated in pairs:
             if len(wrong := np.flatnonzero(found != stated)):
                 row = wrong[0]
                 raise contract.ContractError(
-                    f"{where} row {row}: {name} counts {found[row]}, the pack's total says {stated[row]}"
+                    f"{where} row {row}: {name} counts {found[row]}, the pack's total says {stated[row]:.0f}"
                 )
         if len(self._images) != images.sum():
-            raise contract.ContractError(f"{where}: {len(self._images)} images, the packs' totals say {images.sum()}")
+            raise contract.ContractError(
+                f"{where}: {len(self._images)} images, the packs' totals say {images.sum():.0f}"
+            )
 
 
 def _values(values: pa.Array) -> np.ndarray | None:

@@ -29,24 +29,21 @@ def write_shard(path: str, repo_path: str, row_groups: Iterable[pa.Table]) -> pa
             assert table.num_rows > 0, "an empty row group cannot be dealt"
             writer.write_table(table.cast(schema), row_group_size=table.num_rows)
             rows.append(row_group_totals(table))
-    num_bytes = os.path.getsize(path)
-    with open(path, "rb") as file:
-        file.seek(num_bytes - PARQUET_TAIL)
-        footer_bytes = int.from_bytes(file.read(4), "little")
-    metadata = pq.read_metadata(path)
-    assert metadata.num_row_groups == len(rows)
-    for index, row in enumerate(rows):
-        offset, length = row_group_span(metadata.row_group(index))
-        row |= {
-            "file": repo_path,
-            "file_bytes": num_bytes,
-            "footer_offset": num_bytes - PARQUET_TAIL - footer_bytes,
-            "footer_bytes": footer_bytes,
-            "row_group": index,
-            "offset": offset,
-            "bytes": length,
-        }
+    places = locations(pq.read_metadata(path), repo_path, os.path.getsize(path))
+    rows = [{**place, **row} for place, row in zip(places, rows, strict=True)]
     return pa.Table.from_pylist(rows, schema=contract.MANIFEST_SCHEMA)
+
+
+def locations(metadata: pq.FileMetaData, repo_path: str, num_bytes: int) -> list[dict]:
+    """What the manifest says of where each row group of a file of `num_bytes` lies."""
+    footer = {
+        "file": repo_path,
+        "file_bytes": num_bytes,
+        "footer_offset": num_bytes - PARQUET_TAIL - metadata.serialized_size,
+        "footer_bytes": metadata.serialized_size,
+    }
+    spans = [row_group_span(metadata.row_group(i)) for i in range(metadata.num_row_groups)]
+    return [{**footer, "row_group": i, "offset": at, "bytes": length} for i, (at, length) in enumerate(spans)]
 
 
 def row_group_totals(packs: pa.Table) -> dict:
