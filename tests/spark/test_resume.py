@@ -109,7 +109,7 @@ def test_an_append_that_was_not_heard_of_is_not_made_twice(run_demo, api):
 def test_a_killed_driver_loses_only_what_was_under_way(run_demo, uninterrupted, session_hub, api, tmp_path):
     repo = "user/killed-midway"
     expected = uninterrupted(repo)
-    slow = session_hub.inject(route="put_xorb", skip=2, delay=3.0, times=None)
+    slow = session_hub.inject(route="preupload", skip=1, delay=3.0, times=None)  # asked for by shards and by commits
     process = start_job(tmp_path, demo_tree(repo, output={"repo": repo, **AT_ONCE}))
     try:
         end = time.monotonic() + 180
