@@ -55,27 +55,28 @@ def _peer(name: str, environment: dict | None = None, **options) -> dict:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def _best(ours: tuple, peers: dict[str, tuple], key: str = "rows_per_s", rounds: int = ROUNDS) -> dict:
-    """`ours` / the best peer; each is (name, environment, options)."""
+def _best(ours: tuple, peers: dict[str, tuple], keys: tuple[str, ...] = ("rows_per_s",)) -> Iterator[dict]:
+    """`ours` / the best peer, for each key from the same runs; each is (name, environment, options)."""
     calls = {"ours": ours, **peers}
     rates = {name: [] for name in calls}
-    for _ in range(rounds):
+    for _ in range(ROUNDS):
         for name, (peer, environment, options) in calls.items():
-            rates[name].append(_peer(peer, environment, **options)[key])
-    best = {name: max(values) for name, values in rates.items()}
-    return {
-        "ours": round(best["ours"] / max(best[name] for name in peers), 3),
-        "peer": {name: round(best[name], 1) for name in peers},
-        "unit": f"{key.replace('_per_', '/')} ratio to the best peer; ours {best['ours']:.1f}",
-    }
+            rates[name].append(_peer(peer, environment, **options))
+    for key in keys:
+        best = {name: max(rate[key] for rate in of_name) for name, of_name in rates.items()}
+        yield {
+            "ours": round(best["ours"] / max(best[name] for name in peers), 3),
+            "peer": {name: round(best[name], 1) for name in peers},
+            "unit": f"{key.replace('_per_', '/')} ratio to the best peer; ours {best['ours']:.1f}",
+        }
 
 
 def _local(local: Path, label: str) -> Iterator[dict]:
     for verify, who in ((False, "nobody verifies checksums, as pyarrow does not"), (True, "both verify checksums")):
-        options = {"path": str(local), "verify": verify}
-        for key in ("rows_per_s", "rows_per_cpu_s"):
-            ratio = _best(("packed", None, options), {"pyarrow": ("read_row_group", None, options)}, key)
-            yield {"metric": "vs_read_row_group", "input": f"{label}; {who}", **ratio}
+        options = {"path": str(local), "verify": verify, "rounds": 3}  # the first pays for memory that is not there yet
+        ours, peers = ("packed", None, options), {"pyarrow": ("read_row_group", None, options)}
+        for ratio in _best(ours, peers, ("rows_per_s", "rows_per_cpu_s")):
+            yield {"metric": "vs_read_row_group", "input": f"{label}; {who}; the best of 3 epochs", **ratio}
 
 
 def _mosaicml(root: Path, local: Path, label: str) -> dict:
@@ -88,7 +89,7 @@ def _mosaicml(root: Path, local: Path, label: str) -> dict:
     return {
         "metric": "vs_mosaicml",
         "input": label,
-        **_best(("packed", None, {"path": str(local), "rounds": 3}), peers),
+        **next(_best(("packed", None, {"path": str(local), "rounds": 3}), peers)),
     }
 
 
@@ -102,14 +103,13 @@ def _hub(root: Path, local: Path, hub: reader_files.Hub, label: str) -> Iterator
     for milliseconds in (0, 50):
         hub.delay(milliseconds / 1000)
         unverified = f"{label}; nobody verifies checksums"
-        yield {"metric": f"vs_datasets_{milliseconds}ms", "input": unverified, **_best(ours, peers)}
+        for ratio in _best(ours, peers, ("rows_per_s", "rows_per_cpu_s")):
+            yield {"metric": f"vs_datasets_{milliseconds}ms", "input": unverified, **ratio}
     hub.delay(0.005)
     options = {"decode": "pil"}
-    ratio = _best(
-        ("packed", environment, {"path": "bench/packed", **options}),
-        {"local disk": ("packed", None, {"path": str(local), **options})},
-    )
-    yield {"metric": "hub_vs_local", "input": f"{label}, images decoded, 5 ms a request", **ratio}
+    ours = ("packed", environment, {"path": "bench/packed", **options})
+    for ratio in _best(ours, {"local disk": ("packed", None, {"path": str(local), **options})}):
+        yield {"metric": "hub_vs_local", "input": f"{label}, images decoded, 5 ms a request", **ratio}
 
 
 def _requests(root: Path, local: Path, hub: reader_files.Hub) -> Iterator[dict]:
