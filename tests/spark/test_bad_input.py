@@ -30,7 +30,9 @@ def run_main(source, monkeypatch, tmp_path, capsys):
 
 
 def test_unknown_key(run_main):
-    assert run_main("pack.seqlen=1").startswith("error: pack.seqlen: unknown key; did you mean seq_len? Allowed here are seq_len, ")
+    assert run_main("pack.seqlen=1").startswith(
+        "error: pack.seqlen: unknown key; did you mean seq_len? Allowed here are seq_len, "
+    )
 
 
 def test_missing_file(capsys):
