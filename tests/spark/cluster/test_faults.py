@@ -1,7 +1,12 @@
 """What dies or fails on a standalone cluster: the dataset is that of local mode, or the one that was there before."""
 
+from collections import defaultdict
+
+from huggingface_hub import CommitOperationAdd
+
 from jobs.standalone import HOSTS
-from tests.spark.cluster.conftest import kill, packs, processes, until
+from tests.spark.cluster.conftest import Application, kill, packs, processes, until
+from tests.spark.conftest import files_of
 
 NUM_SHARDS = 4
 
@@ -83,3 +88,44 @@ def test_a_hub_in_trouble_on_every_route_changes_nothing(application, run_demo, 
     assert len(api.list_repo_commits("user/stormed", repo_type="dataset")) == 2
     run_demo("user/calm", shards={"seed": 11})
     assert packs(api, "user/stormed") == packs(api, "user/calm")
+
+
+def test_somebody_elses_commit_in_between_stays(application, faults, api, same_packs):
+    slow = faults(route="preupload", delay=2.0)
+    application.start("user/contested")
+    until(lambda: slow.hits, "no shard was uploaded")
+    notes = [CommitOperationAdd("notes.txt", b"mine")]
+    theirs = api.create_commit("user/contested", notes, commit_message="notes", repo_type="dataset")
+    error = application.answer()["error"]
+    assert "somebody else committed" in error
+    assert api.dataset_info("user/contested").sha == theirs.oid
+    assert application.run("user/contested").keys() == {"commit"}
+    assert "notes.txt" in files_of(api, "user/contested")
+    same_packs("user/contested")
+
+
+def test_two_attempts_of_a_shard_change_nothing(cluster, source, faults, session_hub, same_packs, tmp_path):
+    """Speculation: one upload hangs, so the shard is packed again on the other host, which finishes first."""
+    speculation = {
+        "spark.speculation": "true",
+        "spark.speculation.interval": "100ms",
+        "spark.speculation.minTaskRuntime": "100ms",
+        "spark.speculation.multiplier": "1.1",
+        "spark.speculation.quantile": "0.5",
+    }
+    slow = faults(route="preupload", delay=60.0)
+    application = Application(tmp_path, cluster, **speculation)
+    try:
+        assert application.run("user/speculated").keys() == {"commit"}
+        hosts, speculated = defaultdict(set), set()
+        for event in application.events_of("SparkListenerTaskStart"):
+            task = event["Task Info"]
+            hosts[event["Stage ID"], task["Index"]].add(task["Host"])
+            if task["Speculative"]:
+                speculated.add((event["Stage ID"], task["Index"]))
+    finally:
+        application.stop()
+    assert slow.hits == 1
+    assert speculated
+    assert all(hosts[task] == {*HOSTS} for task in speculated)
+    same_packs("user/speculated")
