@@ -13,6 +13,7 @@ workers without being a Spark property.
 """
 
 import argparse
+import errno
 import json
 import os
 import signal
@@ -72,7 +73,7 @@ class LocalCluster:
     def start(self) -> "LocalCluster":
         """Start the daemons and wait for both workers. Raises ClusterError, JavaError."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        port, self._web_port = self._port or _free_port(), _free_port()
+        port, self._web_port = _free_port(self._port), _free_port()
         self.master = f"spark://{HOSTS[0]}:{port}"
         with ExitStack() as undo:
             undo.callback(self.stop)
@@ -156,9 +157,16 @@ class LocalCluster:
             )
 
 
-def _free_port() -> int:
+def _free_port(wanted: int = 0) -> int:
+    """A port to listen on. In use, it would get the new workers to somebody else's master. Raises ClusterError."""
     with socket.socket() as probe:
-        probe.bind((HOSTS[0], 0))
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as Java does: closed connections linger
+        try:
+            probe.bind((HOSTS[0], wanted))
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise ClusterError(f"port {wanted} cannot be used: {error.strerror}") from None
+            raise ClusterError(f"port {wanted} is in use; choose another with --port") from None
         return probe.getsockname()[1]
 
 

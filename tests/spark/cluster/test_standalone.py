@@ -27,3 +27,10 @@ def test_it_says_what_to_paste_and_leaves_nothing_behind(tmp_path):
     assert (process.returncode, out) == (0, "")
     until(lambda: not any(master in line for line in command_lines().values()), "a daemon is left", 30)
     assert not list(tmp_path.glob("packing-cluster-*"))
+
+
+def test_a_port_in_use_is_said(cluster):
+    port = cluster.master.rpartition(":")[2]
+    done = subprocess.run([*SERVE, "--port", port], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 1
+    assert done.stderr == f"error: port {port} is in use; choose another with --port\n"
