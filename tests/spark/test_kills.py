@@ -96,6 +96,24 @@ def test_an_interrupted_job_says_so_and_leaves_no_process(run_demo, source, sess
     assert api.dataset_info("user/interrupted").sha == before
 
 
+def test_a_terminated_job_leaves_no_process_and_the_old_commit(run_demo, source, session_hub, api, tmp_path):
+    """SIGTERM is how a scheduler stops a driver: to its process alone. Java and the Python workers go with it."""
+    before = run_demo("user/terminated")["commit"]
+    slow = session_hub.inject(route="preupload", delay=2.0, times=None)
+    process = start_job(tmp_path, demo_tree("user/terminated", shards={"seed": 3}))
+    try:
+        while not slow.hits:
+            assert process.poll() is None, process.stderr.read().decode()
+            time.sleep(0.05)
+        process.terminate()
+        process.communicate(timeout=90)
+    finally:
+        session_hub.faults.clear()
+    assert process.returncode == -signal.SIGTERM
+    wait_for_end(process.pid)
+    assert api.dataset_info("user/terminated").sha == before
+
+
 def wait_for_end(group: int, seconds: float = 30) -> None:
     """Until no process of the group is left."""
     end = time.monotonic() + seconds

@@ -93,9 +93,10 @@ class Application:
         self.id = self.answer()["application"]
 
     def _read(self) -> None:
-        for line in self.process.stdout:
-            if line.startswith("ANSWER "):
-                self._answers.put(json.loads(line.removeprefix("ANSWER ")))
+        with self.process.stdout as lines:
+            for line in lines:
+                if line.startswith("ANSWER "):
+                    self._answers.put(json.loads(line.removeprefix("ANSWER ")))
         self._answers.put({"ended": self.process.wait()})
 
     def page(self, name: str) -> str:

@@ -1,7 +1,14 @@
 """What dies or fails on a standalone cluster: the dataset is that of local mode, or the one that was there before."""
 
+import errno
+import threading
 from collections import defaultdict
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
 
+import pytest
 from huggingface_hub import CommitOperationAdd
 
 from jobs.standalone import HOSTS
@@ -129,3 +136,45 @@ def test_two_attempts_of_a_shard_change_nothing(cluster, source, faults, session
     assert speculated
     assert all(hosts[task] == {*HOSTS} for task in speculated)
     same_packs("user/speculated")
+
+
+def test_a_full_disk_fails_the_run_and_the_next_goes_through(application, cluster, faults, api, same_packs):
+    """ENOSPC where shards are written, at the first upload: the shards behind it find no room, however often tried."""
+    if not cluster.has_small_disk:
+        pytest.skip("no tmpfs can be mounted here; tests/unit/test_shard_file.py writes to /dev/full")
+    before = application.run("user/full-disk")["commit"]
+    slow = faults(route="preupload", delay=4.0, times=2)
+    application.start("user/full-disk", shards={"seed": 3})
+    until(lambda: slow.hits, "no shard was uploaded")
+    with filled(cluster.folder / "local" / "filler"):
+        answer = application.answer()
+    assert "No space left on device" in answer["error"]
+    assert answer["error"].startswith("WorkerError: a disk is full: ")
+    assert api.dataset_info("user/full-disk").sha == before
+    assert application.run("user/full-disk", shards={"seed": 0})["commit"] == before  # as it was: nothing to change
+    same_packs("user/full-disk")
+
+
+@contextmanager
+def filled(file: Path) -> Iterator[None]:
+    """A disk without room: `file` takes what there is, and what comes free when a shard is uploaded."""
+    ended = threading.Event()
+
+    def fill() -> None:
+        with open(file, "wb", buffering=0) as filler:
+            while not ended.is_set():
+                try:
+                    filler.write(bytes(1 << 16))
+                except OSError as error:
+                    if error.errno != errno.ENOSPC:
+                        raise
+                    ended.wait(0.005)
+
+    with ThreadPoolExecutor(1) as pool:
+        filling = pool.submit(fill)
+        try:
+            yield
+        finally:
+            ended.set()
+            filling.result()
+            file.unlink()
