@@ -1,4 +1,4 @@
-"""What the README says is what happens."""
+"""What the README says is what happens; its reader section is run by tests/reader/test_readme.py."""
 
 import re
 import shlex
@@ -16,17 +16,6 @@ MAKEFILE = (ROOT / "Makefile").read_text("utf-8")
 def commands(start: str) -> list[list[str]]:
     lines = re.findall(rf"^    ({re.escape(start)}.*)$", README, re.MULTILINE)
     return [shlex.split(line, comments=True) for line in lines]
-
-
-def test_the_reader_example_runs(run_demo, monkeypatch):
-    (example,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-    run_demo("user/demo-packed")
-    monkeypatch.chdir(ROOT)
-    names: dict = {}
-    exec(compile(example, "README.md", "exec"), names)
-    assert names["batch"]["input_ids"].shape == (4, 4096)
-    assert names["checkpoint"]["step"] == 1
-    assert names["loss_scale"] > 0
 
 
 def test_the_override_example_runs(spark, source, monkeypatch, capsys):
