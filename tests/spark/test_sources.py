@@ -220,6 +220,7 @@ def test_what_a_task_is_sent_needs_no_torch(session_hub, repo):
 
     files = {"data/train-0.parquet": vqa_row_file(0, 2)} if "parquet" in repo else {"data/train.csv": b"a,b\n1,2\n"}
     upload(repo, files)
+    HfFileSystem.clear_instance_cache()  # listings of what was read before travel with it
     data_source = HuggingFace({"path": repo, "provenance": "true"})
     reader = data_source.reader(data_source.schema())
     sent = cloudpickle.dumps((reader, data_source))
