@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -78,9 +79,11 @@ def test_yarn_is_refused_by_nothing_but_the_missing_cluster(source, tmp_path):
         (tmp_path / file).write_text(f"<configuration>{text}</configuration>")
     (tmp_path / ".cache/huggingface").mkdir(parents=True)
     (tmp_path / ".cache/huggingface/token").write_text("hf_anytoken")
+    tarfile.open(tmp_path / "env.tar.gz", "w:gz").close()  # where `make dist` has not been run
+    verbose = f"spark-submit --verbose --conf spark.archives={tmp_path}/env.tar.gz#env "
     out = refused(
         "yarn.conf",
-        {"my_job.yaml": "conf/jobs/demo.yaml", "spark-submit ": "spark-submit --verbose "},
+        {"my_job.yaml": "conf/jobs/demo.yaml", "spark-submit ": verbose},
         HOME=str(tmp_path), HADOOP_CONF_DIR=str(tmp_path),
     )  # fmt: skip
     assert "spark.executor.memoryOverhead=5800m" in out.replace(" -> ", "=")
