@@ -42,7 +42,7 @@ RUN_BY = {
     r".*python -m jobs\.takedown .*": "tests/unit/test_takedown.py::test_two_samples_go_and_nothing_else_changes",
     r"\.venv/bin/python -m jobs\.report user/packed": "tests/spark/test_job.py",
     r"\.venv/bin/python -m jobs\.validate user/packed": "tests/spark/test_job.py",
-    r"\.venv/bin/python -m jobs\.inspect user/packed --pack .*": "tests/unit/test_inspect.py::test_command_line_and_page",
+    r"\.venv/bin/python -m jobs\.inspect user/packed .*": "tests/unit/test_inspect.py::test_command_line_and_page",
     r"packing-udfs pack": "tests/spark/test_wheel.py::test_the_wheels_entry_point_packs",
     r"python -m tests\.demo\.build": "tests/unit/test_demo_data.py::test_rebuild_gives_the_same_bytes",
     r"export HF_TOKEN=…": "tests/spark/test_messages.py::test_no_token",
