@@ -23,6 +23,7 @@ from tests.demo import charts, cut, flaws, pages, photos, processor, written
 DEMO = Path(__file__).resolve().parents[2] / "jobs" / "demo"
 NUM_FILES = {"photos_and_drawings": 2, "charts_and_pages": 3}
 PACKAGES = ("matplotlib", "numpy", "pillow", "pyarrow", "tokenizers", "transformers")
+CHUNKING = {"min_chunk_size": 256 * 1024, "max_chunk_size": 1024 * 1024, "norm_level": 0}
 SCHEMA = pa.schema(
     [
         ("images", pa.list_(contract.IMAGE)),
@@ -91,7 +92,9 @@ def write_rows(rows: list[dict], folder: Path, num_files: int) -> None:
     for i in range(num_files):
         table = pa.Table.from_pylist(rows[i::num_files], schema=SCHEMA.with_metadata(metadata))
         file = folder / f"train-{i:05d}-of-{num_files:05d}.parquet"
-        pq.write_table(table, file, row_group_size=16, **contract.writer_options(SCHEMA))
+        # As `datasets` writes its files, and not packs: with its chunking.
+        options = contract.writer_options(SCHEMA) | {"use_content_defined_chunking": CHUNKING}
+        pq.write_table(table, file, row_group_size=16, **options)
 
 
 def versions() -> dict[str, str]:
