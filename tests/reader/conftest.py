@@ -13,6 +13,7 @@ from PIL import Image
 
 from jobs.local_hub import LocalHub
 from packing_udfs import contract, manifest
+from packing_udfs.reader import PackedDataset
 from packing_udfs.shard_file import write_shard
 
 SEQ_LEN = 32
@@ -123,3 +124,19 @@ def hub(tmp_path_factory, hub_dataset):
         upload("owner/packed", hub_dataset)
         yield hub
         close_session()
+
+
+@pytest.fixture
+def fresh_hub(hub):
+    hub.requests.clear()
+    yield
+    hub.faults.clear()
+
+
+def open_packed(name="owner/packed", **options) -> PackedDataset:
+    return PackedDataset(name, **{"global_batch_size": 4, "decode": "bytes", "retry_seconds": 5} | options)
+
+
+def ranges(hub, path=r".parquet") -> list:
+    """Requests for ranges of data files."""
+    return [record for record in hub.requests if "/data/" in record.path and path in record.path]

@@ -1,45 +1,22 @@
 """Reading from a Hub: what it is asked, and what becomes of its faults."""
 
-import http.client
 import os
-import shutil
-import socket
 import subprocess
 import sys
 import threading
 import time
 from collections import Counter
 
-import fsspec
-import pyarrow.parquet as pq
 import pytest
-from fsspec.implementations.memory import MemoryFileSystem
 from huggingface_hub import HfApi, constants
 from torch.utils.data import DataLoader
 
-from packing_udfs import connections, fetch, footers
-from packing_udfs.contract import ContractError
-from packing_udfs.fetch import FetchError, HubSource, Stop, open_source
-from packing_udfs.footers import MissingManifestWarning
+from packing_udfs import fetch
+from packing_udfs.fetch import FetchError, Stop, open_source
 from packing_udfs.manifest import load
-from packing_udfs.reader import PackedDataset
-from tests.reader.conftest import packs_of, upload
+from tests.reader.conftest import open_packed, packs_of, ranges, upload
 
-
-@pytest.fixture(autouse=True)
-def _fresh(hub):
-    hub.requests.clear()
-    yield
-    hub.faults.clear()
-
-
-def open_packed(name="owner/packed", **options) -> PackedDataset:
-    return PackedDataset(name, **{"global_batch_size": 4, "decode": "bytes", "retry_seconds": 5} | options)
-
-
-def ranges(hub, path=r".parquet") -> list:
-    """Requests for ranges of data files."""
-    return [record for record in hub.requests if "/data/" in record.path and path in record.path]
+pytestmark = pytest.mark.usefixtures("fresh_hub")
 
 
 @pytest.mark.parametrize("name", ["owner/packed", "hf://datasets/owner/packed", "hf://datasets/owner/packed@main"])
@@ -201,226 +178,6 @@ def test_leaving_in_an_outage_is_quick(hub):
 
 def fetching() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name.startswith("fetch ")]
-
-
-@pytest.fixture
-def cdn(hub, monkeypatch):
-    """The Hub, which leads on to signed addresses on another host."""
-    monkeypatch.setattr(hub, "cdn", True)
-    return hub
-
-
-def asked(hub, route: str) -> list:
-    return [record for record in hub.requests if record.route == route and "main" not in record.path]
-
-
-def test_a_file_is_resolved_once_while_its_address_is_good(cdn, hub_dataset):
-    dataset = open_packed()
-    cdn.requests.clear()
-    remote, local = list(dataset), list(open_packed(str(hub_dataset)))
-    assert [batch["images"] for batch in remote] == [batch["images"] for batch in local]
-    assert len(asked(cdn, "resolve")) == 4, "one a file, for four lanes in each cycle"
-    assert len(asked(cdn, "cdn")) == 4 + 16, "footers and row groups; no token came along, or the answer were 400"
-    assert {record.status for record in asked(cdn, "cdn")} == {206}
-
-
-def test_an_address_that_has_expired_is_asked_for_again(cdn, hub_dataset):
-    expected = [packs_of(batch) for batch in open_packed(str(hub_dataset), shuffle=False)]
-    batches = iter(open_packed(shuffle=False, prefetch=0))
-    seen = [packs_of(next(batches)) for _ in range(3)]
-    cdn.requests.clear()
-    cdn.expire_addresses()
-    assert seen + [packs_of(batch) for batch in batches] == expected
-    refused = [record for record in asked(cdn, "cdn") if record.status == 403]
-    assert {record.status for record in asked(cdn, "cdn")} <= {206, 403}
-    assert len(refused) <= len(asked(cdn, "resolve")) <= 4 + len(refused)
-
-
-def test_an_address_that_expires_in_the_middle_of_an_epoch_costs_a_request(cdn):
-    source = open_source("owner/packed", retry_seconds=5)
-    source.read_file("manifest/train.json")
-    whole = bytes(source.read("data/train/00000.parquet", 0, 1000, Stop()))
-    cdn.requests.clear()
-    assert bytes(source.read("data/train/00000.parquet", 100, 50, Stop())) == whole[100:150]
-    cdn.expire_addresses()
-    assert bytes(source.read("data/train/00000.parquet", 200, 50, Stop())) == whole[200:250]
-    assert [(record.route, record.status) for record in cdn.requests] == [
-        ("cdn", 206),
-        ("cdn", 403),
-        ("resolve", 302),
-        ("cdn", 206),
-    ]
-
-
-def test_a_range_is_cut_into_requests_of_range_size_and_taken_in_blocks(hub, hub_dataset, monkeypatch):
-    blocks = []
-    receive = connections.receive
-    monkeypatch.setattr(connections, "receive", lambda *args: blocks.append(receive(*args)) or blocks[-1])
-    source = open_source("owner/packed", retry_seconds=5, range_size=70_000, block_size=1000)
-    source.read_file("manifest/train.json")
-    hub.requests.clear()
-    data = source.read("data/train/00000.parquet", 1000, 150_000, Stop())
-    assert bytes(data) == (hub_dataset / "data/train/00000.parquet").read_bytes()[1000:151_000]
-    assert [record.range for record in hub.requests] == [
-        "bytes=1000-70999",
-        "bytes=71000-140999",
-        "bytes=141000-150999",
-    ]
-    assert max(blocks) <= 1000
-    assert sum(blocks) == 150_000
-    batches = list(open_packed(range_size=10_000, block_size=4096, prefetch=1))
-    assert [packs_of(b) for b in batches] == [packs_of(b) for b in open_packed(str(hub_dataset))]
-
-
-def canned(monkeypatch, status: int, body: bytes, **headers: str) -> None:
-    """Every answer from now on."""
-    lines = [f"HTTP/1.1 {status} Reason", "Connection: close"]
-    if "Transfer_Encoding" not in headers:
-        lines.append(f"Content-Length: {len(body)}")
-    lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
-    text = "\r\n".join([*lines, "", ""]).encode() + body
-
-    class Canned(http.client.HTTPConnection):
-        def connect(self):
-            self.sock, there = socket.socketpair()
-            there.sendall(text)
-            there.shutdown(socket.SHUT_WR)
-            self.close_there = there.close  # nobody would take the request otherwise
-
-        def close(self):
-            super().close()
-            self.close_there()
-
-    connections.close_idle()
-    monkeypatch.setattr(connections, "_connect", lambda parts: Canned(parts.netloc))
-
-
-def test_a_wrong_range_is_refused(monkeypatch):
-    source = HubSource("owner/packed", "f" * 40, retry_seconds=1)
-    canned(monkeypatch, 206, b"x" * 10, Content_Range="bytes 0-9/200")
-    with pytest.raises(FetchError, match="asked for 10 bytes from 10 on, got 10 from 0"):
-        source.read("a.parquet", 10, 10, Stop())
-    canned(monkeypatch, 206, b"x" * 11, Content_Range="bytes 10-20/200")
-    with pytest.raises(FetchError, match="asked for 10 bytes from 10 on, got 11 from 10"):
-        source.read("a.parquet", 10, 10, Stop())
-    canned(monkeypatch, 200, b"x" * 200)
-    with pytest.raises(FetchError, match=r"200 Reason: x*, where 206 was expected"):
-        source.read("a.parquet", 10, 10, Stop())
-    canned(monkeypatch, 302, b"", Location="/again")
-    with pytest.raises(FetchError, match="more than 5 redirects"):
-        source.read("a.parquet", 10, 10, Stop())
-
-
-def test_a_body_in_chunks_is_read(monkeypatch):
-    body = b"6\r\nabcdef\r\n4\r\nghij\r\n0\r\n\r\n"
-    canned(monkeypatch, 206, body, Content_Range="bytes 10-19/200", Transfer_Encoding="chunked")
-    source = HubSource("owner/packed", "f" * 40, retry_seconds=1)
-    assert bytes(source.read("a.parquet", 10, 10, Stop())) == b"abcdefghij"
-
-
-class Bucket(MemoryFileSystem):
-    """An object store over what is in memory: ranges of objects, each a request; nothing is opened, nor asked about."""
-
-    protocol, asked = "bucket", []
-
-    def cat_file(self, path, start=None, end=None, **kwargs):
-        Bucket.asked.append((path.rpartition("/")[2], start, end))
-        if (key := "/" + path.removeprefix("bucket://").lstrip("/")) not in self.store:
-            raise FileNotFoundError(path)
-        return self.store[key].getvalue()[start:end]
-
-    def _open(self, *args, **kwargs):
-        raise NotImplementedError
-
-    info = ls = isdir = _open
-
-
-fsspec.register_implementation("bucket", Bucket, clobber=True)
-
-
-@pytest.mark.parametrize("url", ["memory://packed", "bucket://packed", "file://{folder}"])
-def test_any_fsspec_url_is_read(packed, url):
-    fsspec.filesystem("memory").put(str(packed), "/packed", recursive=True)
-    remote, local = (list(open_packed(name)) for name in (url.format(folder=packed), str(packed)))
-    assert [batch["images"] for batch in remote] == [batch["images"] for batch in local]
-
-
-def test_a_bucket_is_asked_for_a_range_a_row_group(packed):
-    fsspec.filesystem("memory").put(str(packed), "/packed", recursive=True)
-    dataset = open_packed("bucket://packed")
-    Bucket.asked.clear()
-    assert len(list(dataset)) == 12
-    rows = dataset.manifest.row_groups.to_pylist()
-    spans = [(row["file"].rpartition("/")[2], row["offset"], row["offset"] + row["bytes"]) for row in rows]
-    asked = [request for request in Bucket.asked if request in spans]
-    assert len(Bucket.asked) - len(asked) == 3, "and one a file for its footer"
-    assert len(set(asked)) == 12 == len(asked)
-
-
-@pytest.mark.parametrize("context", ["fork", "spawn"])
-def test_workers_read_an_fsspec_url(packed, context):
-    options = {"global_batch_size": 4, "micro_batch_size": 2}
-    dataset = open_packed(f"file://{packed}", **options)
-    next(iter(dataset))  # what is open here is not the workers'
-    loader = DataLoader(dataset, batch_size=None, num_workers=2, multiprocessing_context=context)
-    assert [packs_of(batch) for batch in loader] == [packs_of(b) for b in open_packed(str(packed), **options)]
-
-
-def test_a_local_file_that_is_too_short_is_said_at_once(packed, tmp_path):
-    (tmp_path / "short").write_bytes(b"12345")
-    source = open_source(str(tmp_path), retry_seconds=600)
-    with pytest.raises(FetchError, match="short: ends 3 bytes before"):
-        source.read("short", 2, 6, Stop())
-    with pytest.raises(FetchError, match="FileNotFoundError"):
-        source.read("absent", 0, 1, Stop())
-
-
-@pytest.mark.parametrize(("guess", "num_requests"), [(64 << 10, 3), (100, 6)])
-def test_a_repository_without_a_manifest_is_read_from_its_footers(
-    hub, packed, tmp_path, monkeypatch, guess, num_requests
-):
-    monkeypatch.setattr(footers, "_GUESS", guess)
-    bare = shutil.copytree(packed, tmp_path / "bare")
-    shutil.rmtree(bare / "manifest")
-    repo = f"owner/bare{guess}"
-    upload(repo, bare)
-    states = []
-    for name in (str(bare), repo):
-        hub.requests.clear()
-        with pytest.warns(MissingManifestWarning, match="the footers of its 3 files were read"):
-            dataset = open_packed(name)
-        assert len(ranges(hub, repo)) == (num_requests if name == repo else 0)
-        given = open_packed(str(packed)).manifest.row_groups
-        layout = ["file", "file_bytes", "footer_offset", "footer_bytes", "row_group", "offset", "bytes", "num_rows"]
-        assert dataset.manifest.row_groups.select(layout).equals(given.select(layout))
-        assert dataset.manifest.info["seq_len"] == max(
-            n for path in packed.glob("data/train/*") for n in pq.read_table(path)["num_tokens"].to_pylist()
-        )
-        batches = list(dataset)
-        seen = sorted(pack for batch in batches for pack in packs_of(batch))
-        assert len(seen) == len(set(seen)) == 48
-        states.append(batches[-1]["state"])
-    assert states[0] == states[1]
-    (bare / "data/train/00001.parquet").write_bytes(b"no Parquet at all")
-    with pytest.warns(MissingManifestWarning), pytest.raises(ContractError, match=r"00001.parquet: is no Parquet"):
-        open_packed(str(bare))
-    with pytest.raises(FileNotFoundError, match=r"neither manifest/test.json nor data/test/\*.parquet"):
-        open_packed(str(bare), split="test")
-
-
-def test_what_datasets_makes_of_packs_is_read(packed, tmp_path):
-    """The same columns in files of other names, without our metadata; the rows here are those with an image."""
-    import datasets
-
-    source = datasets.load_dataset("parquet", data_files=str(packed / "data/train/*.parquet"), split="train")
-    kept = source.filter(lambda num: num > 0, input_columns="num_images")
-    (tmp_path / "data").mkdir()
-    kept.to_parquet(tmp_path / "data/train-00000-of-00001.parquet", batch_size=8)
-    with pytest.warns(MissingManifestWarning):
-        dataset = open_packed(str(tmp_path), global_batch_size=1, decode="pil")
-    numbers = [ids[0] // 10 for ids in kept["sample_ids"]]
-    assert 20 < len(numbers) < 50
-    assert sorted(pack for batch in dataset for pack in packs_of(batch)) == sorted(numbers)
 
 
 SCRIPT = """

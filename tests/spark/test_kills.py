@@ -6,6 +6,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
@@ -30,6 +32,18 @@ def wait_for(hub, route: str, process: subprocess.Popen, seconds: float = 180) -
         time.sleep(0.05)
 
 
+@contextmanager
+def killed(process: subprocess.Popen, hub) -> Iterator[None]:
+    """SIGKILL to all of a job at the end of what is in here; the Hub's faults end too."""
+    try:
+        yield
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        process.stderr.close()
+        hub.faults.clear()
+
+
 @pytest.mark.parametrize(
     ("route", "fault"),
     [
@@ -45,13 +59,8 @@ def test_a_killed_job_changes_nothing(run_demo, source, session_hub, api, tmp_pa
     if fault:
         session_hub.inject(**fault)
     process = start_job(tmp_path, demo_tree(repo, shards={"seed": 3}))
-    try:
+    with killed(process, session_hub):
         wait_for(session_hub, route, process)
-    finally:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        process.stderr.close()
-        session_hub.faults.clear()
     assert api.dataset_info(repo).sha == before
     after = run_demo(repo, shards={"seed": 3})
     assert api.dataset_info(repo).sha == after["commit"] != before
@@ -64,13 +73,8 @@ def test_a_job_killed_behind_its_commit_is_complete(run_demo, source, session_hu
     session_hub.requests.clear()
     late = session_hub.inject(route="commit", reset="after")  # the commit is made and its answer never comes
     process = start_job(tmp_path, demo_tree(repo, shards={"seed": 3}))
-    try:
+    with killed(process, session_hub):
         wait_for(session_hub, "commit", process)
-    finally:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        process.stderr.close()
-        session_hub.faults.clear()
     assert late.hits == 1
     complete = api.dataset_info(repo).sha
     assert complete != before

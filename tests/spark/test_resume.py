@@ -1,7 +1,5 @@
 """A job that was stopped goes on from the shards that it had finished, and ends in the bytes of one that was not."""
 
-import os
-import signal
 import time
 
 import pytest
@@ -9,7 +7,7 @@ import pytest
 from jobs import pack
 from jobs.drafts import PullRequestDraft
 from tests.spark.conftest import demo_tree, files_of
-from tests.spark.test_kills import start_job
+from tests.spark.test_kills import killed, start_job
 
 AT_ONCE = {"checkpoint_seconds": 0}
 
@@ -111,17 +109,12 @@ def test_a_killed_driver_loses_only_what_was_under_way(run_demo, uninterrupted, 
     expected = uninterrupted(repo)
     slow = session_hub.inject(route="preupload", skip=1, delay=3.0, times=None)  # asked for by shards and by commits
     process = start_job(tmp_path, demo_tree(repo, output={"repo": repo, **AT_ONCE}))
-    try:
+    with killed(process, session_hub):
         end = time.monotonic() + 180
         while num_parts(api, repo) < 1:
             assert process.poll() is None, process.stderr.read().decode()
             assert time.monotonic() < end
             time.sleep(0.1)
-    finally:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        process.stderr.close()
-        session_hub.faults.clear()
     assert slow.hits
     kept = num_parts(api, repo)
     report = run_demo(repo, output={"repo": repo, **AT_ONCE})

@@ -1,8 +1,6 @@
 """A split that is packed again keeps its packs where they are, and uploads little; what is taken down stays away."""
 
 import hashlib
-import os
-import signal
 from collections import Counter
 
 import pytest
@@ -13,7 +11,7 @@ from jobs.packed import open_packed
 from packing_udfs import config
 from tests.spark.conftest import DEMO
 from tests.spark.made_sources import VQA, parquet, picture, upload
-from tests.spark.test_kills import start_job, wait_for
+from tests.spark.test_kills import killed, start_job, wait_for
 
 NUM = 96
 
@@ -170,12 +168,7 @@ def test_a_rewrite_that_is_killed_leaves_the_old_version(run, session_hub, api, 
     session_hub.requests.clear()
     session_hub.inject(route="commit", delay=5.0, times=None)
     process = start_job(tmp_path, tree("user/reused-killed"))
-    try:
+    with killed(process, session_hub):
         wait_for(session_hub, "put_shard", process)
-    finally:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        process.stderr.close()
-        session_hub.faults.clear()
     assert api.dataset_info("user/reused-killed").sha == before
     assert sum(samples("user/reused-killed").values()) == NUM

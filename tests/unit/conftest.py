@@ -1,10 +1,30 @@
-"""The demo as it is published, once for all tests that read it; copy what is to be changed."""
+"""The demo as samples, as a packed shard and as it is published, each once; copy what is to be changed."""
 
 from pathlib import Path
 
 import pytest
+from transformers import AutoProcessor
 
+from packing_udfs.encode import Encoder
+from packing_udfs.pack import PackedShard, pack_shard
+from tests.unit.demo_samples import DEMO, as_spark_gives, demo_rows
+from tests.unit.packed_shards import DEMO_SETTINGS
 from tests.unit.published import publish_demo
+
+
+@pytest.fixture(scope="session")
+def encoder() -> Encoder:
+    return Encoder(AutoProcessor.from_pretrained(DEMO / "processor"))
+
+
+@pytest.fixture(scope="session")
+def rows() -> list[dict]:
+    return demo_rows()
+
+
+@pytest.fixture(scope="session")
+def packed(rows, encoder) -> PackedShard:
+    return pack_shard(as_spark_gives(rows), encoder, DEMO_SETTINGS)
 
 
 @pytest.fixture(scope="session")
