@@ -34,11 +34,9 @@ def main(folder: str) -> int:
         print(f"hub          {hub.url}, kept in {folder}")
         spark = get_session()
         upload_source(spark)
-        hub.requests.clear()
         code = pack.main(["--config", str(ROOT / "conf" / "jobs" / "demo.yaml"), f"processor.path={DEMO}/processor"])
         if code:
             return code
-        print(f"uploaded     {uploaded_bytes(hub):,} bytes")
         show_batch()
         print(NEXT)
         spark.stop()
@@ -77,11 +75,6 @@ def source_card(configs: list[str], schema, licenses: list[str]) -> str:
     }
     text = "The demo source of packing-udfs; `license` of each row says what it is under."
     return f"---\n{json.dumps(front)}\n---\n{text}\n"
-
-
-def uploaded_bytes(hub: LocalHub) -> int:
-    """Bytes of data that clients sent since the log was cleared: Xet's objects, LFS files and commits."""
-    return sum(record.bytes_in for record in hub.requests if record.method in ("POST", "PUT"))
 
 
 def show_batch() -> None:
