@@ -19,7 +19,7 @@ from jobs.session import ROOT
 from jobs.standalone import HOSTS, LocalCluster
 from tests.spark.conftest import demo_tree, files_of
 
-DISK_BYTES = 256 << 20
+DISK_BYTES = 512 << 20  # room for the archive on both hosts
 CONTROL = "hf_acontrolthatisnotoken"  # a value that only redaction by value can hide
 SECONDS = 300
 
@@ -105,14 +105,14 @@ class Application:
         with urllib.request.urlopen(url, timeout=60) as page:
             return page.read().decode()
 
-    def num_executors(self) -> int:
-        return sum(
-            executor["isActive"] and executor["id"] != "driver" for executor in json.loads(self.page("executors"))
-        )
+    def hosts(self) -> list[str]:
+        """The host of each executor, sorted."""
+        executors = json.loads(self.page("executors"))
+        return sorted(e["hostPort"].partition(":")[0] for e in executors if e["isActive"] and e["id"] != "driver")
 
     def start(self, repo: str, ask: str = "pack", **sections) -> None:
-        """Begin a job on the demo into `repo`; `answer` waits for it."""
-        until(lambda: self.num_executors() == len(HOSTS), "executors are missing")
+        """Begin a job on the demo into `repo`, on both hosts; `answer` waits for it."""
+        until(lambda: self.hosts() == [*HOSTS], "an executor is missing, or both are on one host")
         self.process.stdin.write(json.dumps({"ask": ask, "tree": demo_tree(repo, **sections)}) + "\n")
         self.process.stdin.flush()
 

@@ -76,8 +76,11 @@ def test_a_killed_worker_daemon_changes_nothing(application, cluster, faults, sa
         assert cluster.daemons[HOSTS[1]].wait(30) == -9
         same_packs("user/killed-daemon")
     finally:
+        until(lambda: application.hosts() == [HOSTS[0]] * 2, "the executor has not moved")
         cluster.start_worker(HOSTS[1])
         cluster.wait_for_workers(len(HOSTS))
+        kill(processes(cluster, HOSTS[0], "CoarseGrainedExecutorBackend")[:1])  # the next starts where more is free
+        until(lambda: application.hosts() == [*HOSTS], "the executor has not moved back")
 
 
 def test_a_hub_in_trouble_on_every_route_changes_nothing(application, run_demo, faults, api):
