@@ -33,7 +33,8 @@ from jobs.session import get_session
 from jobs.sources import PinnedSource, pin
 from jobs.stages import NUM_RANKS, Samples, Stage, flatten, make_stages, stage_figures
 from packing_udfs import metrics
-from packing_udfs.config import INT32_LIMIT, Config, describe, load
+from packing_udfs.config import INT32_LIMIT, Config
+from packing_udfs.config_file import describe, load
 from packing_udfs.encode import Encoder
 from packing_udfs.pack import PackSettings, pack_shard
 from packing_udfs.processor import ProcessorFiles, fetch

@@ -42,7 +42,8 @@ from jobs.session import active_session, get_session
 from jobs.shards import ShardPlan, ShardWork, from_ipc
 from jobs.sources import check_unchanged, pin, read
 from packing_udfs import contract
-from packing_udfs.config import Config, ConfigError, describe, is_folder, load
+from packing_udfs.config import Config, ConfigError, is_folder
+from packing_udfs.config_file import describe, load
 from packing_udfs.encode import Encoder
 from packing_udfs.pack import PackSettings
 from packing_udfs.processor import ProcessorFiles, fetch

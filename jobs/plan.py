@@ -14,7 +14,8 @@ from jobs.outputs import Head, OutputError
 from jobs.shards import PER_MILLION, ShardPlan
 from jobs.sources import PinnedSource
 from packing_udfs import contract
-from packing_udfs.config import GIB, Config, ConfigError, describe, load
+from packing_udfs.config import GIB, Config, ConfigError
+from packing_udfs.config_file import describe, load
 
 FILES_PER_FOLDER = 5_000  # the Hub allows 10,000; half of it leaves room for what users add
 MAX_FILES = 100_000  # in a repository

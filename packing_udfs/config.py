@@ -1,20 +1,17 @@
-"""The configuration of a packing job: one tree of frozen models, read from YAML plus `key=value` overrides.
+"""The configuration of a packing job: one tree of frozen models, which `packing_udfs.config_file` reads from YAML.
 
-Every field is documented where it is defined; `describe()` prints them for `--help`. Unknown keys are errors.
+Every field is documented where it is defined. Unknown keys are errors.
 Spark's properties are not here: they have another owner and live in `conf/spark/*.conf`. Secrets are not here
 either: the Hub's token comes from the environment (HF_TOKEN) and nowhere else.
 """
 
-import difflib
 import posixpath
 import re
-from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from packing_udfs.config_faults import message
 from packing_udfs.knapsack import ALGORITHMS
 
 GIB = 1 << 30
@@ -293,38 +290,6 @@ def _overlap(one: str, other: str) -> bool:
     return one.lower() == other.lower()
 
 
-class _Loader(yaml.SafeLoader):
-    """Safe YAML that refuses a key that stands twice in a mapping, of which YAML's own loader takes the last."""
-
-    def construct_mapping(self, node, deep=False):
-        seen = []  # no set: a key may be a list, which the loader itself refuses
-        for key, _ in node.value:
-            if key.value in seen:
-                raise yaml.constructor.ConstructorError(None, None, f"the key {key.value} stands twice", key.start_mark)
-            seen.append(key.value)
-        return super().construct_mapping(node, deep)
-
-
-def load(path: str | Path, overrides: Sequence[str] = ()) -> Config:
-    """Read a YAML file and apply overrides (`pack.seq_len=8192`, `sources.0.split=test`; values are YAML).
-
-    Raises ConfigError that names the file or field, the value and what is allowed.
-    """
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"configuration {path}: cannot be read: {error}") from None
-    try:
-        tree = yaml.load(text, _Loader)
-    except yaml.YAMLError as error:
-        raise ConfigError(f"configuration {path}: is not YAML: {error}") from None
-    if not isinstance(tree, dict):
-        raise ConfigError(f"configuration {path}: must be a mapping with the keys {', '.join(Config.model_fields)}")
-    for override in overrides:
-        _override(tree, override)
-    return parse(tree)
-
-
 def parse(tree: dict) -> Config:
     """A Config from plain values. Raises ConfigError with one line for each fault."""
     try:
@@ -332,80 +297,5 @@ def parse(tree: dict) -> Config:
     except ValidationError as error:
         faults = error.errors()
         inside = {fault["loc"][:i] for fault in faults for i in range(len(fault["loc"]))}
-        lines = [_message(fault) for fault in faults if fault["loc"] not in inside]
+        lines = [message(fault, Config) for fault in faults if fault["loc"] not in inside]
         raise ConfigError("\n".join(lines)) from None
-
-
-_MESSAGES = {"tuple_type": "must be a list", "too_short": "must have at least one item"}
-
-
-def _message(fault: Any) -> str:
-    field = ".".join(str(part) for part in fault["loc"]) or "configuration"
-    if fault["type"] == "extra_forbidden":
-        allowed = _allowed(fault["loc"][:-1])
-        close = difflib.get_close_matches(str(fault["loc"][-1]), allowed, n=1, cutoff=0.7)
-        meant = f"did you mean {close[0]}? Allowed" if close else "allowed"
-        return f"{field}: unknown key; {meant} here are {', '.join(allowed)}"
-    if fault["type"] == "missing":
-        return f"{field}: is required"
-    if fault["type"] == "value_error":
-        message = str(fault["ctx"]["error"])
-        return message if field == "configuration" else f"{field}: {message}"
-    if fault["type"] == "model_type":
-        return f"{field}: {fault['input']!r} is refused: must have the keys {', '.join(_allowed(fault['loc']))}"
-    if fault["type"] == "string_type":
-        return f"{field}: {fault['input']!r} is refused: must be text; in YAML, numbers and dates need quotes for that"
-    return f"{field}: {fault['input']!r} is refused: {_MESSAGES.get(fault['type'], fault['msg'])}"
-
-
-def _allowed(loc: tuple) -> list[str]:
-    model: Any = Config
-    for part in loc:
-        if not isinstance(part, int):
-            annotation = model.model_fields[part].annotation
-            model = getattr(annotation, "__args__", (annotation,))[0]
-    return list(model.model_fields)
-
-
-def _override(tree: Any, text: str) -> None:
-    key, equals, value = text.partition("=")
-    if not equals or not all(key.split(".")):
-        raise ConfigError(f"override {text!r}: must be key=value, as in pack.seq_len=8192")
-    *parents, last = key.split(".")
-    for part in parents:
-        if isinstance(tree, list):
-            tree = tree[_index(tree, part, key)]
-        else:
-            tree = tree.setdefault(part, {})
-        if not isinstance(tree, dict | list):
-            raise ConfigError(f"override {text!r}: {part} is a value, not a group of fields")
-    try:
-        parsed = yaml.safe_load(value)
-    except yaml.YAMLError:
-        raise ConfigError(f"override {text!r}: the value is not YAML") from None
-    if isinstance(tree, list):
-        tree[_index(tree, last, key)] = parsed
-    else:
-        tree[last] = parsed
-
-
-def _index(items: list, part: str, key: str) -> int:
-    if not part.isdecimal() or int(part) >= len(items):
-        raise ConfigError(f"override {key}: {part!r} is no index into a list of {len(items)}")
-    return int(part)
-
-
-def describe(model: type[BaseModel] = Config, prefix: str = "") -> Iterator[str]:
-    """One line a field, for `--help`: its dotted name, default and meaning."""
-    for name, field in model.model_fields.items():
-        annotation = field.annotation
-        args = getattr(annotation, "__args__", ())
-        inner = next((a for a in (annotation, *args) if isinstance(a, type) and issubclass(a, BaseModel)), None)
-        dotted = f"{prefix}{name}"
-        if inner is None:
-            default = "required" if field.is_required() else f"default {field.default!r}"
-            choices = [str(arg) for arg in args if isinstance(arg, str)]
-            one_of = f"; one of {', '.join(choices)}" if choices else ""
-            yield f"  {dotted} ({default}{one_of})\n      {field.description}"
-        else:
-            yield from describe(inner, f"{dotted}.N." if args else f"{dotted}.")

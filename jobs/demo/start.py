@@ -6,7 +6,8 @@ import tempfile
 
 from jobs.demo.__main__ import DEMO, ROOT, upload_source
 from jobs.local_hub import LocalHub
-from packing_udfs.config import Config, load
+from packing_udfs.config import Config
+from packing_udfs.config_file import load
 
 
 def start_hub() -> LocalHub:

@@ -8,7 +8,7 @@ from huggingface_hub import HfApi
 from jobs import pack
 from jobs.demo.__main__ import DEMO, SOURCE, upload_source
 from jobs.session import get_session
-from packing_udfs import config
+from packing_udfs import config, config_file
 
 HERE = Path(__file__).parent
 
@@ -42,7 +42,7 @@ def api(session_hub) -> HfApi:
 
 def demo_tree(repo: str, **sections) -> dict:
     """The demo's configuration as plain values for another output; sections are merged, as in shards={"seed": 1}."""
-    tree = config.load(DEMO.parent.parent / "conf/jobs/demo.yaml").model_dump(mode="json")
+    tree = config_file.load(DEMO.parent.parent / "conf/jobs/demo.yaml").model_dump(mode="json")
     tree["processor"]["path"] = str(DEMO / "processor")
     tree["output"]["repo"] = repo
     for name, values in sections.items():

@@ -9,7 +9,7 @@ from jobs import compare, sampling
 from jobs.demo.__main__ import DEMO
 from jobs.sampling import read_sample
 from jobs.sources import pin, read
-from packing_udfs import config
+from packing_udfs import config, config_file
 from packing_udfs.contract import SAMPLE_SCHEMA
 
 CONF = str(DEMO.parent.parent / "conf" / "jobs" / "demo.yaml")
@@ -17,7 +17,7 @@ CONF = str(DEMO.parent.parent / "conf" / "jobs" / "demo.yaml")
 
 @pytest.fixture(scope="module")
 def pinned(source):
-    return [pin(s, f"sources.{i}") for i, s in enumerate(config.load(CONF).sources)]
+    return [pin(s, f"sources.{i}") for i, s in enumerate(config_file.load(CONF).sources)]
 
 
 def rows_of(frame) -> dict[tuple, dict]:

@@ -7,7 +7,7 @@ import pytest
 
 from jobs import pack
 from jobs.session import ROOT
-from packing_udfs import config
+from packing_udfs import config_file
 
 README = (ROOT / "README.md").read_text("utf-8")
 MAKEFILE = (ROOT / "Makefile").read_text("utf-8")
@@ -37,4 +37,4 @@ def test_every_path_exists(path):
 
 
 def test_the_demo_is_the_configuration_to_copy():
-    assert config.load(ROOT / "conf/jobs/demo.yaml").output.repo == "user/demo-packed"
+    assert config_file.load(ROOT / "conf/jobs/demo.yaml").output.repo == "user/demo-packed"

@@ -11,7 +11,7 @@ from jobs.pinned import PinnedSource, SourceFile
 from jobs.plan import plan_shards
 from jobs.publication import Publication
 from jobs.shards import ShardPlan, ShardWork, from_ipc, run_shard
-from packing_udfs import config
+from packing_udfs import config, config_file
 from packing_udfs.processor import fetch
 from tests.unit.demo_samples import DEMO, as_spark_gives, demo_rows
 
@@ -20,7 +20,7 @@ CONF = DEMO.parents[1] / "conf" / "jobs" / "demo.yaml"
 
 def publish_demo(folder: Path, *overrides: str, rows: Sequence[dict] | None = None) -> dict:
     """Pack the demo's rows, or others of its two sources, and write all that a run publishes; its report."""
-    settings = config.load(CONF, [f"processor.path={DEMO / 'processor'}", *overrides])
+    settings = config_file.load(CONF, [f"processor.path={DEMO / 'processor'}", *overrides])
     rows = demo_rows() if rows is None else rows
     sources = [_pinned(source, rows) for source in settings.sources]
     plan = plan_shards(settings, sources, Head(None))

@@ -13,7 +13,7 @@ from jobs import compare
 from jobs.pages import comparison, share
 from jobs.sampling import share_out
 from jobs.stages import Samples, make_stages, row_sums, stage_figures
-from packing_udfs import config
+from packing_udfs import config, config_file
 from packing_udfs.encode import Encoder
 from packing_udfs.metrics import NAIVE_BATCH
 from packing_udfs.processor import fetch
@@ -159,7 +159,7 @@ def test_shares_by_hand():
 
 @pytest.fixture(scope="module")
 def demo() -> compare.Comparison:
-    settings = config.load(CONF, [f"processor.path={DEMO / 'processor'}"])
+    settings = config_file.load(CONF, [f"processor.path={DEMO / 'processor'}"])
     processor = fetch(settings.processor.path)
     sources = [
         {"name": name, "repo": "user/demo-source", "config": name, "split": "train", "commit": "0" * 40}

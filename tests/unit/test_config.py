@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from packing_udfs import config
+from packing_udfs import config, config_file
 from packing_udfs.config import Config, ConfigError
 from packing_udfs.knapsack import ALGORITHMS
 
@@ -28,7 +28,7 @@ def load(tmp_path):
     def load(text: str | bytes, *overrides: str) -> Config:
         path = tmp_path / "job.yaml"
         path.write_bytes(text if isinstance(text, bytes) else text.encode())
-        return config.load(path, overrides)
+        return config_file.load(path, overrides)
 
     return load
 
@@ -70,7 +70,7 @@ def test_json_form_is_read_back(load):
 
 @pytest.mark.parametrize("path", sorted(ROOT.glob("conf/jobs/*.yaml")), ids=lambda path: path.name)
 def test_configurations_in_the_repository(path):
-    assert config.load(path).sources
+    assert config_file.load(path).sources
 
 
 def test_overrides(load):
@@ -297,9 +297,9 @@ def test_what_is_no_configuration(load, text, message):
 
 def test_files_that_cannot_be_read(tmp_path):
     with pytest.raises(ConfigError, match=r"nowhere\.yaml: cannot be read: .*No such file"):
-        config.load(tmp_path / "nowhere.yaml")
+        config_file.load(tmp_path / "nowhere.yaml")
     with pytest.raises(ConfigError, match=r"cannot be read: .*Is a directory"):
-        config.load(tmp_path)
+        config_file.load(tmp_path)
 
 
 def field_names(model, prefix: str = ""):
@@ -319,15 +319,15 @@ def field_names(model, prefix: str = ""):
 
 
 def test_describe_names_every_field_once():
-    entries = dict(re.match(r"  (\S+) \(.*\)\n      (.+)$", text).groups() for text in config.describe())
+    entries = dict(re.match(r"  (\S+) \(.*\)\n      (.+)$", text).groups() for text in config_file.describe())
     assert sorted(entries) == sorted(field_names(Config))
-    assert len(entries) == len(list(config.describe()))
+    assert len(entries) == len(list(config_file.describe()))
     assert all(len(text) > 10 and text != "None" for text in entries.values())
     assert "sources.N.min_ratings.relevance" in entries
 
 
 def test_describe_tells_defaults():
-    text = "\n".join(config.describe())
+    text = "\n".join(config_file.describe())
     assert "pack.seq_len (default 4096)\n" in text
     assert "output.repo (required)\n" in text
 

@@ -16,7 +16,7 @@ from packaging.requirements import Requirement
 
 from jobs import cli
 from jobs.session import ROOT, read_properties
-from packing_udfs import config
+from packing_udfs import config_file
 
 BUNDLE = ROOT / "conf" / "databricks"
 TREE = yaml.safe_load((BUNDLE / "databricks.yml").read_text("utf-8"))
@@ -80,7 +80,7 @@ def test_every_path_exists():
     assert "--wheel-dir dist" in TREE["artifacts"]["wheel"]["build"]
     assert (resources / requirements["requirements"]).is_file()
     default = TREE["variables"]["config"]["default"].removeprefix("${workspace.file_path}/")
-    assert config.load(ROOT / default, [f"output.repo={TREE['variables']['output']['default']}"]).output
+    assert config_file.load(ROOT / default, [f"output.repo={TREE['variables']['output']['default']}"]).output
 
 
 def test_the_entry_point_is_the_wheels(monkeypatch):
