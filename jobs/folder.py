@@ -29,8 +29,9 @@ from jobs.path_source import open_folder
 from jobs.shards import dump_rows, load_rows
 from jobs.store import Store
 from packing_udfs import contract, manifest
-from packing_udfs.fetch import Source, open_source
+from packing_udfs.fetch import Source
 from packing_udfs.folder_tree import DIGITS, PUBLISHED, FolderError, Stored, Tree, is_stored, load, stored_name
+from packing_udfs.hub_source import open_source
 
 SIDECARS = ".packing"
 RETRY_SECONDS = 60  # a read is tried again for so long

@@ -24,7 +24,8 @@ from jobs.drafts import PullRequestDraft
 from jobs.outputs import Head, MovedError, OutputError, PublishError, Run, our_info
 from jobs.retries import HUB_ERRORS, is_transient, one_line, retrying
 from packing_udfs import contract, manifest
-from packing_udfs.fetch import HubSource, Source
+from packing_udfs.fetch import Source
+from packing_udfs.hub_source import HubSource
 
 T = TypeVar("T")
 _STALE = (409, 412)

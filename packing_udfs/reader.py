@@ -32,8 +32,9 @@ import numpy as np
 import torch
 
 from packing_udfs import collate, contract, manifest
-from packing_udfs.fetch import BLOCK_SIZE, RANGE_SIZE, HubSource, open_source
+from packing_udfs.fetch import BLOCK_SIZE, RANGE_SIZE
 from packing_udfs.footers import manifest_from_footers
+from packing_udfs.hub_source import HubSource, open_source
 from packing_udfs.order import ORDER_VERSION, Order, manifest_order
 from packing_udfs.position import STATE_VERSION, StateError, StepDataset
 from packing_udfs.row_groups import Prefetcher

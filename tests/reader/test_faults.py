@@ -10,7 +10,8 @@ import torch
 from torch.utils.data import DataLoader
 
 from jobs.local_hub.routing import Call
-from packing_udfs.fetch import Stop, open_source
+from packing_udfs.fetch import Stop
+from packing_udfs.hub_source import open_source
 from packing_udfs.reader import PackedDataset
 
 pytestmark = [

@@ -12,7 +12,8 @@ from huggingface_hub import HfApi, constants
 from torch.utils.data import DataLoader
 
 from packing_udfs import fetch
-from packing_udfs.fetch import FetchError, Stop, open_source
+from packing_udfs.fetch import FetchError, Stop
+from packing_udfs.hub_source import open_source
 from packing_udfs.manifest import load
 from tests.reader.conftest import open_packed, packs_of, ranges, upload
 
@@ -231,7 +232,7 @@ def test_patience_counts_from_the_last_byte(monkeypatch, tmp_path):
     def attempt(progress):
         if next(bytes_come):
             progress()
-        raise fetch._PassingError("503", wait=4)
+        raise fetch.PassingError("503", wait=4)
 
     source = open_source(str(tmp_path), retry_seconds=10)
     with pytest.raises(FetchError, match=r"a file: gave up after 3 attempts in 8 s without a byte .* 503"):

@@ -10,7 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from packing_udfs import contract, manifest, row_groups
-from packing_udfs.fetch import Stop, open_source
+from packing_udfs.fetch import Stop
+from packing_udfs.hub_source import open_source
 from packing_udfs.reader import PackedDataset
 from packing_udfs.row_groups import PARQUET_TAIL, Packs, parse_footer, read_row_group
 from tests.reader.conftest import SEQ_LEN, packs_of, write_dataset

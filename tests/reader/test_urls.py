@@ -10,8 +10,9 @@ from torch.utils.data import DataLoader
 
 from packing_udfs import footers
 from packing_udfs.contract import ContractError
-from packing_udfs.fetch import FetchError, Stop, open_source
+from packing_udfs.fetch import FetchError, Stop
 from packing_udfs.footers import MissingManifestWarning
+from packing_udfs.hub_source import open_source
 from tests.reader.conftest import open_packed, packs_of, ranges, upload
 
 pytestmark = pytest.mark.usefixtures("fresh_hub")

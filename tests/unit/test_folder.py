@@ -13,7 +13,7 @@ import pytest
 from jobs.folder import Folder
 from jobs.outputs import Head, MovedError, OutputError, PublishError, Run
 from jobs.shards import to_ipc
-from packing_udfs import contract, fetch, folder_tree, manifest
+from packing_udfs import contract, fetch, folder_tree, hub_source, manifest
 from packing_udfs.folder_tree import FolderError, Stored, Tree, is_stored, stored_name
 
 RUN = Run(run="a" * 64, shards="b" * 64, num_shards=2)
@@ -72,7 +72,7 @@ def publish(folder: Folder, tmp_path, name: str, shards: dict[int, bytes], delet
 
 def shown(folder: Folder) -> dict[str, bytes]:
     """What a reader sees: path → content."""
-    source = fetch.open_source(folder.folder, retry_seconds=0)
+    source = hub_source.open_source(folder.folder, retry_seconds=0)
     tree = folder.tree()
     return {path: source.read_file(path) for path in tree.files} if tree else {}
 
@@ -156,7 +156,7 @@ def test_the_same_run_again_has_nothing_to_do(folder, tmp_path):
 def test_a_reader_keeps_what_it_found_while_the_folder_is_packed_again(folder, tmp_path):
     publish(folder, tmp_path, "first", {0: b"zero", 1: b"one"})
     before = folder.store.list()
-    reader = fetch.open_source(folder.folder, retry_seconds=0)
+    reader = hub_source.open_source(folder.folder, retry_seconds=0)
     assert reader.read_file("data/train/00000.parquet") == b"zero"
     publish(folder, tmp_path, "second", {0: b"ZERO", 1: b"one"}, delete=list(shown(folder)))
     assert reader.read_file("data/train/00000.parquet") == b"zero"
