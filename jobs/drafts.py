@@ -35,8 +35,8 @@ from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
 
 from jobs.outputs import Head, MovedError, PublishError, Run
 from jobs.pace import Pace
+from jobs.results import dump_rows, load_rows
 from jobs.retries import HUB_ERRORS, is_transient, one_line
-from jobs.shards import dump_rows, load_rows
 
 if TYPE_CHECKING:
     from jobs.publish import Repository

@@ -26,7 +26,7 @@ from pathlib import Path, PurePosixPath
 
 from jobs.outputs import Head, MovedError, OutputError, PublishError, Run, our_info
 from jobs.path_source import open_folder
-from jobs.shards import dump_rows, load_rows
+from jobs.results import dump_rows, load_rows
 from jobs.store import Store
 from packing_udfs import contract, manifest
 from packing_udfs.fetch import Source

@@ -86,7 +86,7 @@ class Draft(Protocol):
     """The commit of this very run when an earlier attempt came that far; nothing is left to do then."""
 
     kept: Sequence[dict]
-    """Rows of `shards.RESULT`, `operation` None, of shards that an earlier attempt finished; their files are here."""
+    """Rows of `results.RESULT`, `operation` None, of shards that an earlier attempt finished; their files are here."""
 
     def add(self, rows: Sequence[dict]) -> None:
         """Take finished shards, all rows of a shard in one call; it may store some of them now."""

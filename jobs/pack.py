@@ -37,9 +37,10 @@ from jobs.pinned import PinnedSource, SourceError
 from jobs.plan import plan_shards
 from jobs.progress import SPARK_ERRORS, LostRowsError, WorkerError, as_line, collect, speed, worker_error
 from jobs.publication import Publication, is_appended, read_appended, run_fingerprint, shards_fingerprint
+from jobs.results import from_ipc
 from jobs.reuse import find_last_version
 from jobs.session import active_session, get_session
-from jobs.shards import ShardPlan, ShardWork, from_ipc
+from jobs.shards import ShardPlan, ShardWork
 from jobs.sources import check_unchanged, pin, read
 from packing_udfs import contract
 from packing_udfs.config import Config, ConfigError, is_folder
@@ -131,7 +132,7 @@ def _pack(
     spark: SparkSession | None,
     spark_conf: str | None,
 ) -> tuple[list[dict], dict]:
-    """All shards' rows of `shards.RESULT` in the order of shards, and the speed. What the draft kept is not packed."""
+    """All shards' rows of `results.RESULT` in the order of shards, and the speed. What the draft kept is not packed."""
     kept = {row["shard"] for row in draft.kept}
     missing = [shard for shard in range(len(work.plan.paths)) if shard not in kept]
     start, packed = time.monotonic(), []

@@ -25,7 +25,8 @@ from pyspark.sql import functions as F
 from tqdm.auto import tqdm
 
 from jobs.outputs import PublishError
-from jobs.shards import COUNTS, ShardWork, count, empty_row, pack_shards
+from jobs.results import COUNTS, count, empty_row
+from jobs.shards import ShardWork, pack_shards
 from packing_udfs.metrics import add
 
 POLL_SECONDS = 0.25
@@ -61,7 +62,7 @@ def collect(
     num_kept: int = 0,
     num_partitions: int | None = None,
 ) -> list[dict]:
-    """Pack shards, all or those named; rows of `shards.RESULT` with `operation` unpickled, in the order of shards.
+    """Pack shards, all or those named; rows of `results.RESULT` with `operation` unpickled, in the order of shards.
 
     `on_finished` is called in this thread with each finished shard's rows, soon after it finished; `num_kept`: shards
     that were finished before, for the bar. Raises PublishError when a worker could not upload, WorkerError when one
@@ -133,7 +134,7 @@ class Progress:
         self._start, self._total = time.monotonic(), {"num_samples": 0, "num_bytes_read": 0}
 
     def add(self, counts: dict[str, int]) -> None:
-        """Another shard is finished, with these counts (`shards.COUNTS`)."""
+        """Another shard is finished, with these counts (`results.COUNTS`)."""
         self._total = {name: value + counts.get(name, 0) for name, value in self._total.items()}
         seconds = max(1e-9, time.monotonic() - self._start)
         samples, num_bytes = (value / seconds for value in self._total.values())

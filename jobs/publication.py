@@ -16,7 +16,8 @@ from jobs.installed import version
 from jobs.outputs import Draft, Head, Output, OutputError
 from jobs.pages import run as run_page
 from jobs.plan import power_of_two, splits_of
-from jobs.shards import RESULT, ShardPlan, count, from_ipc
+from jobs.results import RESULT, count, from_ipc
+from jobs.shards import ShardPlan
 from jobs.sources import PinnedSource
 from packing_udfs import contract, manifest
 from packing_udfs.config import Config

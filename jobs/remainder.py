@@ -15,7 +15,7 @@ from jobs import card, report
 from jobs.outputs import Head, OutputError
 from jobs.packed import Packed
 from jobs.pages import run as run_page
-from jobs.shards import from_ipc
+from jobs.results import from_ipc
 from packing_udfs import contract, manifest, metrics
 from packing_udfs.assemble import Unit
 from packing_udfs.drawn import draw
@@ -28,7 +28,7 @@ class Remainder:
     """A split without some of its samples: what is written anew, and what went."""
 
     manifest: manifest.Manifest
-    rows: list[dict] = field(default_factory=list)  # of `shards.RESULT`, of files that are written anew
+    rows: list[dict] = field(default_factory=list)  # of `results.RESULT`, of files that are written anew
     gone: list[str] = field(default_factory=list)  # files of which nothing is left
     before: list[dict] = field(default_factory=list)  # sums of the files as they were …
     after: list[dict] = field(default_factory=list)  # … and as they are

@@ -156,7 +156,7 @@ def totals(row_groups: pa.Table) -> dict[str, int]:
 
 
 def transfer(shards: Iterable[dict]) -> dict:
-    """Bytes of images read, of files written and of these uploaded, by rows of `shards.RESULT`; for the caller.
+    """Bytes of images read, of files written and of these uploaded, by rows of `results.RESULT`; for the caller.
 
     Never for a published file: what Xet takes for new depends on what the worker's cache knows. Uploaded bytes and the
     share that was deduplicated are None where nothing went through Xet.

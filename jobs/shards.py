@@ -12,22 +12,19 @@ the UDF does; beside them one row group, then an upload. An oversized shard is c
 make it grow by more than one copy a partition of the source (`jobs.repeats`).
 """
 
-import io
 import json
 import logging
 import os
 import pickle
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pandas as pd
-import pyarrow as pa
-import pyarrow.parquet as pq
 from pyspark import TaskContext
 from pyspark.logger import PySparkLogger
 from pyspark.sql import DataFrame
@@ -35,12 +32,12 @@ from pyspark.sql import functions as F
 
 from jobs import uploads
 from jobs.partitioning import partition_keys
+from jobs.results import COUNTS, count, empty_row, to_ipc
 from jobs.worker_memory import give_back, torch_left_out
 from packing_udfs import contract, shard_file
 from packing_udfs.drawn import draw
 from packing_udfs.encode import Encoder
 from packing_udfs.metrics import add
-from packing_udfs.outcomes import LEDGER_SCHEMA
 from packing_udfs.pack import PackedFile, PackSettings, pack_shard
 from packing_udfs.processor import ProcessorFiles
 from packing_udfs.sticky import Previous
@@ -48,27 +45,6 @@ from packing_udfs.sticky import Previous
 if TYPE_CHECKING:
     from jobs.reuse import LastVersion
 
-# A finished shard as the driver is told of it: one row a file, or one without a file when it holds no pack.
-RESULT = pa.schema(
-    [
-        ("shard", pa.int32()),
-        ("path", pa.string()),  # in the repository
-        ("num_bytes", pa.int64()),  # of the file; 0 for none
-        ("num_bytes_read", pa.int64()),  # of images that the shard was given
-        ("operation", pa.binary()),  # what `upload` returned, pickled; null without a file
-        ("row_groups", pa.binary()),  # contract.MANIFEST_SCHEMA; this and the next two as `to_ipc` makes them
-        ("quarantine", pa.binary()),  # contract.QUARANTINE_SCHEMA
-        ("ledger", pa.binary()),  # outcomes.LEDGER_SCHEMA
-        ("sums", pa.string()),  # metrics.shard_sums, as JSON
-        ("drawn", pa.string()),  # packs drawn for the report, as JSON; null for none
-        ("reuse", pa.string()),  # what became of the last version's packs (`reused`), as JSON
-        ("num_bytes_uploaded", pa.int64()),  # that Xet had not; null where that is not known
-    ]
-)
-# Those rows in a file, without what only the process that uploaded can use, and with the file's SHA-256.
-_STORED = RESULT.remove(RESULT.get_field_index("operation")).append(pa.field("sha256", pa.string()))
-# What Spark is shown of a finished shard, to count by (`jobs.progress`).
-COUNTS = ("num_rows", "num_samples", "num_packs", "num_tokens", "num_bytes_read", "num_bytes_written")
 NUM_DRAWN = 4  # shards of a split that draw packs for the report; the first of them that has any is taken
 PER_MILLION = 1_000_000
 
@@ -133,9 +109,9 @@ def pack_shards(
 ) -> DataFrame:
     """Pack shards, all of them or those named; nothing runs until the result is asked for.
 
-    `finished` is called in a worker with a shard's rows of `RESULT`, `operation` pickled: an accumulator's `add`, of
-    which Spark counts one successful attempt of a task. The result has a row a shard that got any sample: its number
-    and `COUNTS`. `num_partitions` is one a shard unless a test says otherwise; it changes no byte.
+    `finished` is called in a worker with a shard's rows of `results.RESULT`, `operation` pickled: an accumulator's
+    `add`, of which Spark counts one successful attempt of a task. The result has a row a shard that got any sample: its
+    number and `COUNTS`. `num_partitions` is one a shard unless a test says otherwise; it changes no byte.
     """
     wanted = list(range(len(work.plan.paths))) if shards is None else sorted(shards)
     keys = dict(zip(wanted, partition_keys(len(wanted)), strict=True))
@@ -163,17 +139,6 @@ def pack_shards(
     )
 
 
-def count(row: dict) -> dict[str, int]:
-    """`COUNTS` of one row of `RESULT`."""
-    sums = {"num_samples": 0, "num_packs": 0, "num_tokens": 0} | json.loads(row["sums"])
-    return {
-        "num_rows": sum(from_ipc(row["ledger"])["num_rows"].to_pylist()),
-        **{name: sums[name] for name in ("num_samples", "num_packs", "num_tokens")},
-        "num_bytes_read": row["num_bytes_read"],
-        "num_bytes_written": row["num_bytes"],
-    }
-
-
 def log_shard(run: str, shard: int, counts: dict[str, int], seconds: float) -> None:
     """One JSON line in the executor's log (its stderr): where time went, and which attempts there were."""
     if run:
@@ -184,7 +149,7 @@ def log_shard(run: str, shard: int, counts: dict[str, int], seconds: float) -> N
 
 
 def run_shard(shard: int, samples: pd.DataFrame, work: ShardWork) -> list[dict]:
-    """Pack one shard, write its files, hand each to `work.upload`; rows of `RESULT` as dicts. Needs no Spark.
+    """Pack one shard, write its files, hand each to `work.upload`; rows of `results.RESULT` as dicts. Needs no Spark.
 
     An oversized shard has several files, in their order. What belongs to it as a whole, its quarantine, its ledger
     and what it was given, is in the first row, which is there even if there is nothing to write.
@@ -217,7 +182,7 @@ def part_path(path: str, part: int) -> str:
 
 
 def _write(path: str, packed: PackedFile, work: ShardWork, local_folder: str | None) -> dict:
-    """Write a file and hand it to `work.upload`; what `RESULT` says of it."""
+    """Write a file and hand it to `work.upload`; what `results.RESULT` says of it."""
     with tempfile.TemporaryDirectory(prefix="packing-", dir=local_folder) as folder:
         file = Path(folder, "shard.parquet")
         row_groups = shard_file.write_shard(str(file), path, packed.row_groups())
@@ -279,46 +244,3 @@ def _local_folder(shard: int) -> str | None:
 def _encoder(processor: ProcessorFiles, train_on: str) -> Encoder:
     """Loaded once a worker process, not once a shard."""
     return Encoder(processor.load(), train_on)
-
-
-def to_ipc(table: pa.Table) -> bytes:
-    """A small table as Arrow IPC bytes."""
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
-        writer.write_table(table)
-    return sink.getvalue().to_pybytes()
-
-
-def from_ipc(data: bytes) -> pa.Table:
-    """The table of `to_ipc`."""
-    return pa.ipc.open_stream(data).read_all()
-
-
-def empty_row(shard: int, path: str) -> dict:
-    """The row of a shard that got no sample and so was no group of Spark's: it is finished too."""
-    return {
-        "shard": shard,
-        "path": path,
-        "num_bytes": 0,
-        "num_bytes_read": 0,
-        "operation": None,
-        "row_groups": None,
-        "quarantine": to_ipc(contract.QUARANTINE_SCHEMA.empty_table()),
-        "ledger": to_ipc(LEDGER_SCHEMA.empty_table()),
-        "sums": json.dumps({}),
-        "drawn": None,
-        "reuse": json.dumps({}),
-        "num_bytes_uploaded": None,
-    }
-
-
-def dump_rows(rows: Iterable[dict]) -> bytes:
-    """Rows of `RESULT` as a Parquet file without `operation`, each with its file's `sha256` (hex, None without one)."""
-    buffer = io.BytesIO()
-    pq.write_table(pa.Table.from_pylist(list(rows), schema=_STORED), buffer, compression="zstd")
-    return buffer.getvalue()
-
-
-def load_rows(data: bytes) -> list[dict]:
-    """The rows of `dump_rows`."""
-    return pq.read_table(io.BytesIO(data)).to_pylist()

@@ -40,7 +40,7 @@ from jobs.pack import settings
 from jobs.packed import Packed, open_packed
 from jobs.pages import run as run_page
 from jobs.remainder import Remainder, small_files
-from jobs.shards import empty_row, from_ipc, to_ipc
+from jobs.results import empty_row, from_ipc, to_ipc
 from packing_udfs import contract, shard_file
 from packing_udfs.assemble import Unit
 from packing_udfs.config import is_folder, parse

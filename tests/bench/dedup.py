@@ -194,8 +194,9 @@ def _pack(work: dict) -> dict:
 
     from jobs.demo.__main__ import DEMO
     from jobs.publish import Repository
+    from jobs.results import from_ipc
     from jobs.reuse import LastVersion
-    from jobs.shards import ShardPlan, ShardWork, from_ipc, run_shard
+    from jobs.shards import ShardPlan, ShardWork, run_shard
     from packing_udfs import processor
     from packing_udfs.pack import PackSettings
 

@@ -32,7 +32,7 @@ from jobs.pinned import PinnedSource, SourceFile
 from jobs.plan import plan_shards
 from jobs.publication import Publication
 from jobs.publish import Repository
-from jobs.shards import count, empty_row, to_ipc
+from jobs.results import count, empty_row, to_ipc
 from packing_udfs import config, contract
 from packing_udfs.metrics import add, histograms, shard_sums
 from packing_udfs.outcomes import LEDGER_SCHEMA

@@ -13,7 +13,8 @@ from jobs import pack, publish
 from jobs.partitioning import partition_keys, spark_hash
 from jobs.plan import plan_shards
 from jobs.progress import collect
-from jobs.shards import ShardWork, assign, from_ipc, pack_shards, run_shard
+from jobs.results import from_ipc
+from jobs.shards import ShardWork, assign, pack_shards, run_shard
 from jobs.sources import pin, read
 from packing_udfs import config, contract
 from packing_udfs.processor import fetch

@@ -10,7 +10,8 @@ from jobs.outputs import Head
 from jobs.plan import plan_shards
 from jobs.progress import collect
 from jobs.report import Ledger
-from jobs.shards import ShardWork, from_ipc
+from jobs.results import from_ipc
+from jobs.shards import ShardWork
 from jobs.sources import pin, read
 from packing_udfs import config
 from packing_udfs.outcomes import REPEATED

@@ -10,7 +10,8 @@ from jobs.outputs import Head
 from jobs.pinned import PinnedSource, SourceFile
 from jobs.plan import plan_shards
 from jobs.publication import Publication
-from jobs.shards import ShardPlan, ShardWork, from_ipc, run_shard
+from jobs.results import from_ipc
+from jobs.shards import ShardPlan, ShardWork, run_shard
 from packing_udfs import config, config_file
 from packing_udfs.processor import fetch
 from tests.unit.demo_samples import DEMO, as_spark_gives, demo_rows

@@ -12,7 +12,7 @@ from jobs.drafts import PullRequestDraft
 from jobs.outputs import MovedError, PublishError, Run
 from jobs.pace import Pace
 from jobs.publish import Repository
-from jobs.shards import dump_rows, empty_row, load_rows
+from jobs.results import dump_rows, empty_row, load_rows
 
 pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=<:DeprecationWarning")
 

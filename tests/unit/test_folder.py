@@ -12,7 +12,7 @@ import pytest
 
 from jobs.folder import Folder
 from jobs.outputs import Head, MovedError, OutputError, PublishError, Run
-from jobs.shards import to_ipc
+from jobs.results import to_ipc
 from packing_udfs import contract, fetch, folder_tree, hub_source, manifest
 from packing_udfs.folder_tree import FolderError, Stored, Tree, is_stored, stored_name
 

@@ -10,7 +10,8 @@ import pytest
 
 from jobs import progress
 from jobs.progress import LostRowsError, Progress, as_line, speed
-from jobs.shards import COUNTS, empty_row, log_shard
+from jobs.results import COUNTS, empty_row
+from jobs.shards import log_shard
 
 
 def test_what_arrives_is_given_in_order_and_to_the_last():
