@@ -17,6 +17,10 @@ and the file there has the SHA-256 that the row names. Where it was left does no
     after `done`                  the sidecars are read from the commit before it; only the merge is left
     after the merge               the head is the merge of this run: nothing is left
 
+Somebody may merge it by hand before `done`. Then the head has sidecars, or a manifest of another run: what they name
+is left over (`outputs.Head.left`), the run starts anew and replaces or removes it. Its parts count on from there, so
+that no sidecar of the head is taken for its own.
+
 A pull request that was made for another head than today's can never be merged and is closed with this reason. One of
 another run for the same head is left alone: that run may be on its way.
 
@@ -28,20 +32,22 @@ operations in the sidecar (they would be run by whoever reads them).
 import logging
 import re
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
+from huggingface_hub.errors import HfHubHTTPError
 
 from jobs.outputs import Head, MovedError, PublishError, Run
 from jobs.pace import Pace
-from jobs.results import dump_rows, load_rows
+from jobs.results import dump_rows
 from jobs.retries import HUB_ERRORS, is_transient, one_line
+from jobs.sidecars import FOLDER, is_there, last_part, name_of, names_in, read_rows
 
 if TYPE_CHECKING:
     from jobs.publish import Repository
 
-SIDECARS = ".packing"
+REFUSED = (401, 403, 404, 410)  # to this token; 410 where pull requests are switched off
 DIGITS = 12  # of a fingerprint or commit in a title
 _TITLE = re.compile(rf"Pack \d+ shards \(run (\w{{{DIGITS}}}), shards (\w{{{DIGITS}}}) on (\w{{{DIGITS}}})\)")
 logger = logging.getLogger(__name__)
@@ -61,7 +67,7 @@ class PullRequestDraft:
         self._may_keep = True  # in a pull request; a token may write and still not open one
         self._request: int | None = None  # the pull request's number
         self._tip = head.commit
-        self._num_parts = 0
+        self._num_parts = last_part(head.paths)
         self._pending: deque[list[dict]] = deque()  # finished shards that are in no commit: the rows of each
         self._num_pending = 0  # their files
         self._written: set[str] = set()  # paths of all of the run's shards
@@ -79,7 +85,9 @@ class PullRequestDraft:
 
     def _do_without(self, error: Exception) -> None:
         """Go on without a pull request, where the Hub refuses one and the run fits one commit. Raises PublishError."""
-        why = f"{self.repository.repo} has no pull requests for this token: {one_line(error)}"
+        is_refused = isinstance(error, HfHubHTTPError) and getattr(error.response, "status_code", None) in REFUSED
+        what = "has no pull requests for this token" if is_refused else "cannot be asked for pull requests"
+        why = f"{self.repository.repo} {what}: {one_line(error)}"
         if self.run.num_shards > self._room or is_transient(error):
             raise PublishError(why) from error
         logger.warning("%s; a run that dies starts anew", why)
@@ -107,7 +115,7 @@ class PullRequestDraft:
     def _look_at(self, request) -> None:
         run, shards, head = _TITLE.fullmatch(request.title).groups()
         if request.status == "merged":
-            if run == self.run.run[:DIGITS] and self._merge_commit(request.num) == self.head.commit:
+            if run == self.run.run[:DIGITS] and self._is_whole and self._merge_commit(request.num) == self.head.commit:
                 self.published = self.head.commit
         elif request.status in ("open", "draft"):
             if head != self.head.commit[:DIGITS]:
@@ -117,6 +125,12 @@ class PullRequestDraft:
                     self._close(request.num, f"Pull request {self._request} has the same shards.")
                 elif not self._go_on_from(request):
                     self._close(request.num, "It has commits that the run did not make.")
+
+    @property
+    def _is_whole(self) -> bool:
+        """Whether the head is all of what this run publishes: `done` came with the manifests and without sidecars."""
+        runs = {info["run"] for _, info in self.head.manifests}
+        return self.run.run in runs and not names_in(self.head.paths)
 
     def _go_on_from(self, request) -> bool:
         """Take a pull request up with the shards that are in it; False when somebody else committed to it."""
@@ -130,18 +144,21 @@ class PullRequestDraft:
                 HfApi().rename_discussion, self.repository.repo, request.num, self.title, repo_type="dataset"
             )
         files = self.repository.tree(tip)
-        source, sidecars = tip, _sidecars(files)
+        source, sidecars = tip, self._own_sidecars(files)
         if not sidecars and at:
             source = commits[1].commit_id
-            sidecars = _sidecars(self.repository.tree(source))
-        rows = [row for path in sidecars for row in load_rows(self.repository.read(path, source))]
-        broken = {row["shard"] for row in rows if row["num_bytes"] and files.get(row["path"]) != row["sha256"]}
+            sidecars = self._own_sidecars(self.repository.tree(source))
+        rows = [row for path in sidecars for row in read_rows(path, self.repository.read(path, source))]
+        broken = {row["shard"] for row in rows if not is_there(row, files)}
         self.kept = [row | {"operation": None} for row in rows if row["shard"] not in broken]
         self._written = {row["path"] for row in self.kept if row["num_bytes"]}
         self._request, self._tip = request.num, tip
-        self._num_parts = max((int(path[len(SIDECARS) + 1 :].partition(".")[0]) for path in sidecars), default=0)
+        self._num_parts = max(self._num_parts, last_part(sidecars))
         logger.info("going on from pull request %d: %d rows of shards are there", request.num, len(self.kept))
         return True
+
+    def _own_sidecars(self, files: Mapping[str, str]) -> list[str]:
+        return names_in(files.keys() - set(self.head.paths))
 
     def _made(self, title: str) -> bool:
         """Whether a commit's title is one that the run gives."""
@@ -187,13 +204,33 @@ class PullRequestDraft:
             self._commit(operations[: self._room], f"{self.title}, more of part {self._num_parts + 1}")
             operations = operations[self._room :]
         self._num_parts += 1
-        sidecar = CommitOperationAdd(f"{SIDECARS}/{self._num_parts:05d}.parquet", dump_rows(map(_with_hash, rows)))
+        sidecar = CommitOperationAdd(name_of(self._num_parts), dump_rows(map(_with_hash, rows)))
         self._commit([*operations, sidecar], f"{self.title}, part {self._num_parts}")
         self._started = self._pace.clock()
 
     def _commit(self, operations: list, title: str) -> None:
         self._pace.begin()
-        self._tip = self.repository.commit(operations, title, self._tip, self._revision)
+        try:
+            self._tip = self.repository.commit(operations, title, self._tip, self._revision)
+        except MovedError:
+            raise
+        except PublishError as error:
+            self._check_status(error, "closed", "merged")
+            raise
+
+    def _check_status(self, cause: Exception, *ends: str) -> None:
+        """Raises PublishError, for an error of the Hub's, when the pull request came to one of these ends meanwhile."""
+        api, where = HfApi(), (self.repository.repo, self._request)
+        try:
+            found = self.repository.retry_briefly(api.get_discussion_details, *where, repo_type="dataset")
+        except HUB_ERRORS as error:
+            logger.warning("pull request %d of %s cannot be asked for: %s", *reversed(where), one_line(error))
+            return
+        if found.status in ends:
+            raise PublishError(
+                f"{self.repository.repo}: pull request {self._request}, where the run kept its finished shards, was "
+                f"{found.status} before the run was done; run the job again: it starts anew"
+            ) from cause
 
     def _open(self) -> None:
         """The pull request, made unless it is there: by an earlier attempt, or a request whose answer got lost."""
@@ -221,7 +258,8 @@ class PullRequestDraft:
         added = [CommitOperationAdd(path, data) for path, data in sorted(files.items())]
         if self._request is None:
             data = [operation for shard in self._pending for operation in _operations(shard)]
-            operations = [*_deletions(set(delete) - {*files, *self._written}), *data, *added]
+            gone = _deletions(set(delete) - {*files, *self._written})
+            operations = [*gone, *_without_sidecars(self.head.paths), *data, *added]
             if len(operations) <= self.repository.max_operations:
                 title = f"Pack {len(data)} shards (run {self.run.run[:DIGITS]})"
                 return self.repository.commit(operations, title, self.head.commit)
@@ -236,6 +274,7 @@ class PullRequestDraft:
         except PublishError:
             raise
         except HUB_ERRORS as error:
+            self._check_status(error, "closed")
             raise PublishError(f"publishing to {self.repository.repo} failed: {one_line(error)}") from error
 
     def _finish(self, files: Mapping[str, bytes], delete: Sequence[str]) -> None:
@@ -243,8 +282,7 @@ class PullRequestDraft:
         there = self.repository.tree(self._tip)
         added = [CommitOperationAdd(path, data) for path, data in sorted(files.items())]
         operations = [*_deletions((set(delete) & there.keys()) - {*files, *self._written}), *added]
-        if _sidecars(there):  # last: until then the shards can be taken up again
-            operations.append(CommitOperationDelete(f"{SIDECARS}/", is_folder=True))
+        operations += _without_sidecars(there)  # last: until then the shards can be taken up again
         most = self.repository.max_operations
         for start in range(0, len(operations), most):
             end = "done" if start + most >= len(operations) else f"rest {start // most + 1}"
@@ -306,5 +344,5 @@ def _deletions(paths: set[str]) -> list[CommitOperationDelete]:
     return [CommitOperationDelete(path, is_folder=False) for path in sorted(paths)]
 
 
-def _sidecars(files: Mapping[str, str]) -> list[str]:
-    return sorted(path for path in files if path.startswith(f"{SIDECARS}/"))
+def _without_sidecars(paths: Iterable[str]) -> list[CommitOperationDelete]:
+    return [CommitOperationDelete(f"{FOLDER}/", is_folder=True)] if names_in(paths) else []

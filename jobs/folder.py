@@ -26,14 +26,15 @@ from pathlib import Path, PurePosixPath
 
 from jobs.outputs import Head, MovedError, OutputError, PublishError, Run, our_info
 from jobs.path_source import open_folder
-from jobs.results import dump_rows, load_rows
+from jobs.results import dump_rows
+from jobs.sidecars import FOLDER as SIDECARS
+from jobs.sidecars import read_rows
 from jobs.store import Store
 from packing_udfs import contract, manifest
 from packing_udfs.fetch import Source
 from packing_udfs.folder_tree import DIGITS, PUBLISHED, FolderError, Stored, Tree, is_stored, load, stored_name
 from packing_udfs.hub_source import open_source
 
-SIDECARS = ".packing"
 RETRY_SECONDS = 60  # a read is tried again for so long
 _PARTS = ("data", "manifest", "quarantine")  # folders of a dataset; all else is for people
 _HALF = re.compile(r"\..+\.[0-9a-f]{32}")  # a copy that was not finished
@@ -159,7 +160,7 @@ class FolderDraft:
         is_whole = is_ours and all(sizes.get(stored.file) == stored.num_bytes for stored in tree.files.values())
         self.published = head.commit if is_whole else None
         names = [name for name in sorted(sizes) if name.startswith(f"{self._sidecars}/")]
-        shards = [load_rows(folder.store.read(name)) for name in names]
+        shards = [read_rows(name, folder.store.read(name)) for name in names]
         there = [rows for rows in shards if all(sizes.get(s.file) == s.num_bytes for _, s in _files(rows))]
         self.kept = [row | {"operation": None} for rows in there for row in rows]
         self._files = {path: stored for rows in there for path, stored in _files(rows)}

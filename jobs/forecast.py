@@ -233,7 +233,7 @@ def describe(
     quarantine = metrics.add(block.quarantine for sample in samples for block in sample.blocks)
     num_small = len(ALWAYS) + len(splits_of(config)) * (3 if quarantine else 2)
     replaced = [p for s in splits_of(config) for p in head.files_of(s)] if config.output.mode == "overwrite" else []
-    num_deleted = len(set(replaced) - set(plan.paths))
+    num_deleted = len({*replaced, *head.left} - set(plan.paths))
     commits = num_commits(shards, num_small, num_deleted, config.output.max_operations_per_commit)
     file_bytes = sums["num_bytes_written"] / shards
     if file_bytes[0] > MAX_FILE_BYTES:

@@ -53,6 +53,7 @@ class Head:
     paths: tuple[str, ...] = ()
     readme: str = ""
     manifests: tuple[tuple[str, dict], ...] = ()  # (split, info) of each manifest/{split}.json
+    left: tuple[str, ...] = ()  # files, not in `paths`, that an unfinished run left there (`jobs.sidecars`)
 
     @property
     def taken_down(self) -> list[int]:

@@ -51,10 +51,10 @@ def read_appended(
         data = {path for path in head.files_of(split) if path.startswith("data/")}
         odd = sorted(data ^ set(found.row_groups["file"].to_pylist()))
         if odd:
-            raise OutputError(
-                f"output.mode: cannot append to {split}: {odd[0]} is in its manifest or in its folder and not in both; "
-                "repair it or overwrite"
-            )
+            why = "is in its manifest or in its folder and not in both; repair it or overwrite"
+            if odd[0] in head.left:
+                why = "was replaced by a run whose pull request was merged before it was done; overwrite"
+            raise OutputError(f"output.mode: cannot append to {split}: {odd[0]} {why}")
     return before
 
 
@@ -137,6 +137,7 @@ class Publication:
         pictures = self._pages(result, files)
         delete = self._replaced_files() if self.config.output.mode == "overwrite" else []
         delete += [path for path in run_page.PICTURES.values() if path in self.head.paths]
+        delete += self.head.left
         summary = report.as_markdown(result, pictures)
         files["README.md"] = self._card(infos, quarantined, set(delete), summary).encode()
         return result | {"commit": draft.publish(files, delete)}

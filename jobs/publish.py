@@ -23,6 +23,7 @@ from huggingface_hub.utils import disable_progress_bars
 from jobs.drafts import PullRequestDraft
 from jobs.outputs import Head, MovedError, OutputError, PublishError, Run, our_info
 from jobs.retries import HUB_ERRORS, is_transient, one_line, retrying
+from jobs.sidecars import left_in, names_in
 from packing_udfs import contract, manifest
 from packing_udfs.fetch import Source
 from packing_udfs.hub_source import HubSource
@@ -132,7 +133,9 @@ class Repository:
             readme = self._read("README.md", info.sha).decode() if "README.md" in paths else ""
         except UnicodeDecodeError as error:
             raise OutputError(f"output.repo: the README.md of {self.repo} is not UTF-8, repair it: {error}") from None
-        return Head(info.sha, paths, readme, tuple((split, info) for split, info in found if info))
+        left = left_in(self.tree(info.sha), lambda path: self._read(path, info.sha)) if names_in(paths) else ()
+        ours = tuple((split, info) for split, info in found if info)
+        return Head(info.sha, tuple(path for path in paths if path not in left), readme, ours, left)
 
     def _read(self, path: str, commit: str) -> bytes:
         return Path(HfApi().hf_hub_download(self.repo, path, repo_type="dataset", revision=commit)).read_bytes()

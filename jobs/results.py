@@ -83,5 +83,11 @@ def dump_rows(rows: Iterable[dict]) -> bytes:
 
 
 def load_rows(data: bytes) -> list[dict]:
-    """The rows of `dump_rows`."""
-    return pq.read_table(io.BytesIO(data)).to_pylist()
+    """The rows of `dump_rows`. Raises ValueError for what no `dump_rows` wrote."""
+    try:
+        table = pq.read_table(io.BytesIO(data))
+    except (OSError, pa.ArrowException) as error:
+        raise ValueError(f"no Parquet file: {error}") from None
+    if not table.schema.equals(_STORED):
+        raise ValueError(f"it has the columns {', '.join(table.column_names)}, not {', '.join(_STORED.names)}")
+    return table.to_pylist()

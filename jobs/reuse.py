@@ -78,7 +78,10 @@ def find_last_version(
         reason = why_not(info, config, num_shards, processor)
         if not reason:
             try:
-                tables.append(output.read_manifest(head.commit, split).row_groups)
+                row_groups = output.read_manifest(head.commit, split).row_groups
+                # A file that is gone, or that an unfinished run replaced, has no last version.
+                is_there = pc.is_in(row_groups["file"], pa.array(head.paths, pa.string()))
+                tables.append(row_groups.filter(is_there))
             except contract.ContractError as error:
                 reason = str(error)
         if reason:

@@ -101,6 +101,7 @@ def take_down(repo: str, wanted: Wanted, *, processor: str | None = None) -> dic
     delete = [path for part in splits.values() for path in part.gone]
     delete += [path for part in splits.values() for path, table in part.quarantine.items() if not table.num_rows]
     delete += [path for path in (*run_page.PICTURES.values(), "report.html") if path in head.paths]
+    delete += head.left  # the samples may be in there too
     return {
         "num_samples": sum(len(part.taken) for part in splits.values()),
         "num_files": len(rows) + sum(len(part.gone) for part in splits.values()),

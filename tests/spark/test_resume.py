@@ -6,6 +6,8 @@ import pytest
 
 from jobs import pack
 from jobs.drafts import PullRequestDraft
+from jobs.packed import open_packed
+from jobs.validate import validate
 from tests.spark.conftest import demo_tree, files_of
 from tests.spark.test_kills import killed, start_job
 
@@ -78,6 +80,29 @@ def test_a_run_with_all_shards_reads_no_source(run_demo, uninterrupted, api, mon
     assert again["commit"] == report["commit"]
     assert all(again[name] == report[name] for name in again if name != "speed")
     assert files_of(api, repo) == expected
+
+
+@pytest.mark.parametrize("before", [True, False], ids=["over another", "new"])
+def test_a_half_finished_run_that_was_merged_by_hand_is_packed_anew(run_demo, api, monkeypatch, before):
+    """Over a dataset without the duplicates, whose packs could have stayed; and where nothing was."""
+    repo = f"user/merged-by-hand-{before}".lower()
+    if before:
+        run_demo(repo)
+    sections = {"output": {"repo": repo, **AT_ONCE}, "shards": {"duplicates": "keep"}}
+    stop_after(monkeypatch, 2)
+    with pytest.raises(StoppedError):
+        run_demo(repo, **sections)
+    monkeypatch.undo()
+    api.change_discussion_status(repo, 1, "open", repo_type="dataset")
+    api.merge_pull_request(repo, 1, repo_type="dataset")
+    assert ".packing/00002.parquet" in files_of(api, repo)
+    report = run_demo(repo, **sections)
+    assert report["speed"]["num_shards_kept"] == 0
+    assert report["config"]["shards"]["duplicates"] == "keep"
+    if before:
+        assert report["reuse"]["num_packs_kept"] > 0
+    assert list(validate(open_packed(repo))) == []
+    assert len([path for path in files_of(api, repo) if path.startswith("data/")]) == 4
 
 
 def test_another_configuration_starts_anew(run_demo, packed, api, monkeypatch):

@@ -1,9 +1,11 @@
 """Finished shards in a pull request: whenever a run dies, the next one keeps them and ends in the same files."""
 
 import copy
+import io
 import json
 import math
 
+import pyarrow.parquet as pq
 import pytest
 from huggingface_hub import CommitOperationAdd, HfApi
 
@@ -19,7 +21,12 @@ pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=<:DeprecationWarnin
 NUM_SHARDS = 5
 RUN = Run(run="1" * 64, shards="2" * 64, num_shards=NUM_SHARDS)
 OTHER = Run(run="3" * 64, shards="4" * 64, num_shards=NUM_SHARDS)
-FILES = {"report.json": b"{}", "manifest/train.json": b'{"run": 1}', "manifest/train.parquet": b"PAR1"}
+INFO = {"contract": 1, "run": RUN.run, "runs": [{"run": RUN.run}], "totals": {}}
+FILES = {
+    "report.json": b"{}",
+    "manifest/train.json": json.dumps(INFO).encode(),
+    "manifest/train.parquet": b"PAR1",
+}
 OLD = [f"data/train/{i:05d}.parquet" for i in range(8)]  # of a run of eight shards before
 
 
@@ -70,7 +77,7 @@ def attempt(repository: Repository, rows: list[dict], run: Run = RUN) -> tuple[s
         if row["shard"] not in kept:
             draft.add([copy.deepcopy(row)])
             packed.append(row["shard"])
-    return draft.publish(FILES, OLD), packed
+    return draft.publish(FILES, [*OLD, *draft.head.left]), packed
 
 
 def files_of(api: HfApi, repo: str) -> dict[str, str]:
@@ -251,6 +258,130 @@ def test_what_the_run_did_not_make_is_not_published(api, rows, expected, change)
     packed = attempt(repository, rows)[1]
     assert packed == (list(range(NUM_SHARDS)) if change == "another file" else [1, 2, 3, 4])
     assert files_of(api, repository.repo) == expected
+
+
+def merge_by_hand(api: HfApi, repository: Repository, num: int = 1) -> None:
+    api.change_discussion_status(repository.repo, num, "open", repo_type="dataset")
+    api.merge_pull_request(repository.repo, num, repo_type="dataset")
+
+
+@pytest.mark.parametrize("max_operations", [3, 100])
+@pytest.mark.parametrize("run", [RUN, OTHER], ids=["same", "other"])
+def test_a_pull_request_that_was_merged_before_it_was_done_is_no_finished_run(api, rows, expected, max_operations, run):
+    """Its two shards are in the place of the old run's, its sidecar is there, and the manifest is the old one."""
+    repository = made(api, f"user/draft-half-{max_operations}-{run.run[0]}")
+    begin(repository, rows)
+    merge_by_hand(api, repository)
+    head = repository.read_head()
+    assert head.left == (path(0), path(1))
+    assert ".packing/00001.parquet" in head.paths
+    assert not {path(0), path(1)} & set(head.paths)
+    commit, packed = attempt(Repository(repository.repo, 0, max_operations, math.inf), rows, run)
+    assert packed == list(range(NUM_SHARDS))
+    assert files_of(api, repository.repo) == expected
+    assert repository.read_head().left == ()
+    if (run, max_operations) == (RUN, 3):  # it was merged now: nothing is left to do
+        assert attempt(repository, rows) == (commit, [])
+
+
+def test_old_manifests_of_the_same_run_do_not_make_a_half_merged_one_whole(api, rows, expected):
+    """It was published, somebody committed, and the same job began once more."""
+    repository = made(api, "user/draft-half-again")
+    attempt(repository, rows)
+    api.create_commit(repository.repo, [CommitOperationAdd("new.txt", b"new")], commit_message="n", repo_type="dataset")
+    begin(repository, rows)
+    merge_by_hand(api, repository, 2)
+    assert attempt(repository, rows)[1] == list(range(NUM_SHARDS))
+    assert files_of(api, repository.repo).keys() == expected.keys() | {"new.txt"}
+
+
+def test_sidecars_that_were_merged_are_none_of_the_next_draft(api, rows, expected):
+    """The second attempt, of which shards 2 and 3 are done, starts from a head whose sidecar names shards 0 and 1."""
+    repository = made(api, "user/draft-half-twice")
+    begin(repository, rows)
+    merge_by_hand(api, repository)
+    draft = repository.draft(repository.read_head(), RUN)
+    assert draft.kept == []
+    for row in rows[2:4]:
+        draft.add([copy.deepcopy(row)])
+    assert [row["shard"] for row in repository.draft(repository.read_head(), RUN).kept] == [2, 3]
+    assert attempt(repository, rows)[1] == [0, 1, 4]
+    assert files_of(api, repository.repo) == expected
+
+
+def test_files_that_were_left_go_and_those_that_somebody_replaced_stay(api, rows):
+    repository = Repository("user/draft-half-less", 0, 3, math.inf)
+    repository.create(private=False)
+    draft = begin(repository, rows[3:])
+    merge_by_hand(api, repository)
+    assert repository.read_head().left == (path(3), path(4))
+    draft.repository.commit([CommitOperationAdd(path(4), b"mine")], "mine", repository.read_head().commit)
+    head = repository.read_head()
+    assert (head.left, path(4) in head.paths) == ((path(3),), True)
+    draft = repository.draft(head, RUN)
+    draft.add([copy.deepcopy(rows[0])])
+    draft.publish(FILES, head.left)
+    assert set(files_of(api, repository.repo)) == {".gitattributes", path(0), path(4), *FILES}
+
+
+def without_a_column(data: bytes) -> bytes:
+    out = io.BytesIO()
+    pq.write_table(pq.read_table(io.BytesIO(data)).drop_columns(["sums"]), out)
+    return out.getvalue()
+
+
+SPOILT = {"no parquet": lambda data: b"garbage", "cut": lambda data: data[:-9], "column": without_a_column}
+
+
+@pytest.mark.parametrize("spoil", SPOILT)
+def test_shards_of_a_sidecar_that_cannot_be_read_are_packed_again(api, rows, expected, caplog, spoil):
+    repository = made(api, f"user/draft-spoilt-{spoil.replace(' ', '-')}")
+    draft = begin(repository, rows)
+    for row in rows[2:4]:
+        draft.add([copy.deepcopy(row)])
+    title, name = repository.history("refs/pr/1")[0].title, ".packing/00001.parquet"
+    spoilt = CommitOperationAdd(name, SPOILT[spoil](repository.read(name, "refs/pr/1")))
+    api.create_commit(repository.repo, [spoilt], commit_message=title, repo_type="dataset", revision="refs/pr/1")
+    assert attempt(repository, rows)[1] == [0, 1, 4]
+    assert f"{name} cannot be read, its shards are packed again" in caplog.text
+    assert files_of(api, repository.repo) == expected
+    assert requests_of(api, repository.repo) == [("merged", "1")]
+
+
+@pytest.mark.parametrize("end", ["closed", "merged"])
+def test_a_pull_request_that_came_to_an_end_meanwhile_is_named(api, rows, expected, end):
+    repository = made(api, f"user/draft-{end}-meanwhile")
+    draft = begin(repository, rows)
+    if end == "closed":
+        api.change_discussion_status(repository.repo, 1, "closed", repo_type="dataset")
+    else:
+        merge_by_hand(api, repository)
+    draft.add([copy.deepcopy(rows[2])])
+    with pytest.raises(PublishError, match=f"pull request 1, .*, was {end} before the run was done; run the job again"):
+        draft.add([copy.deepcopy(rows[3])])
+    assert attempt(repository, rows)[1] == list(range(NUM_SHARDS))
+    assert files_of(api, repository.repo) == expected
+
+
+def test_a_pull_request_that_was_closed_right_before_its_merge(api, rows, monkeypatch):
+    repository = made(api, "user/draft-closed-late")
+    merge = HfApi.merge_pull_request
+
+    def close_and_merge(self, repo, num, **where):
+        self.change_discussion_status(repo, num, "closed", **where)
+        return merge(self, repo, num, **where)
+
+    monkeypatch.setattr(HfApi, "merge_pull_request", close_and_merge)
+    with pytest.raises(PublishError, match=r"pull request 1, .*, was closed before the run was done"):
+        attempt(repository, rows)
+
+
+@pytest.mark.parametrize("max_operations", [3, 100])
+def test_a_hub_that_is_away_is_not_taken_for_one_that_refuses(session_hub, api, rows, max_operations):
+    repository = made(api, f"user/draft-away-{max_operations}", max_operations=max_operations)
+    session_hub.inject(route="list_discussions", status=500, times=None)
+    with pytest.raises(PublishError, match=f"{repository.repo} cannot be asked for pull requests: .*500"):
+        attempt(repository, rows)
 
 
 @pytest.mark.parametrize("route", ["list_discussions", "create_discussion"])

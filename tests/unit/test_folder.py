@@ -141,6 +141,17 @@ def test_a_run_goes_on_from_the_shards_that_are_there(folder, tmp_path):
     assert shown(folder)["data/train/00001.parquet"] == b"one"
 
 
+def test_shards_of_a_sidecar_that_cannot_be_read_are_packed_again(folder, tmp_path, caplog):
+    draft = folder.draft(folder.create(False), RUN)
+    for shard in (0, 1):
+        draft.add(shard_rows(folder, tmp_path, shard, b"PAR1 of %d" % shard))
+    (name,) = [name for name in folder.store.list() if name.startswith(".packing/") and name.endswith("/000000.parquet")]
+    folder.store.put(name, b"garbage")
+    again = folder.draft(folder.create(False), RUN)
+    assert [row["shard"] for row in again.kept] == [1]
+    assert f"{name} cannot be read, its shards are packed again" in caplog.text
+
+
 def test_the_same_run_again_has_nothing_to_do(folder, tmp_path):
     draft = folder.draft(folder.create(False), RUN)
     draft.add(shard_rows(folder, tmp_path, 0, b"zero"))
