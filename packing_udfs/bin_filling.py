@@ -32,11 +32,8 @@ class _Pool:
     def __init__(self, sizes: np.ndarray, caps: list[int], work: np.ndarray):
         lengths, vision, images = sizes
         class_of, num_classes = _classes(vision, images)
-        self.seq_len = caps[0]
         distinct, length_of = np.unique(lengths, return_inverse=True)
         self.lengths = distinct.tolist()
-        # at_most[r]: how many of the distinct lengths are at most r; the mask of what fits.
-        self.at_most = np.searchsorted(distinct, np.arange(self.seq_len + 1), side="right").tolist()
         slots = class_of * len(distinct) + length_of
         ranked = np.lexsort((work, vision, slots))
         slot_of = slots[ranked]
@@ -56,10 +53,11 @@ class _Pool:
         self.vision_least = _per_class(np.minimum, vision, class_of, num_classes)
         self.images_most = _per_class(np.maximum, images, class_of, num_classes)
         self.num_with = dict(zip(self.lengths, np.bincount(length_of).tolist(), strict=True))
-        present = np.zeros(self.seq_len + 1, dtype=np.uint8)
+        self.longest = self.lengths[-1]  # and not seq_len, which may be as large as memory
+        present = np.zeros(self.longest + 1, dtype=np.uint8)
         present[distinct] = 1
         self.present = _bits(present)
-        self.mirrored = _bits(present[::-1])  # bit seq_len − a for a length a
+        self.mirrored = _bits(present[::-1])  # bit longest − a for a length a
         self.slot_of = slots.tolist()
         self.tokens = lengths.tolist()
         self.vision = vision.tolist()
@@ -94,7 +92,16 @@ class _Pool:
             self.num_with[tokens] = before + change
             if before == 0 or before + change == 0:
                 self.present ^= 1 << tokens
-                self.mirrored ^= 1 << (self.seq_len - tokens)
+                self.mirrored ^= 1 << (self.longest - tokens)
+
+    def pairs(self, total: int) -> int:
+        """A set of pairs of lengths: bit i for half + i and total − half − i, where half = ⌈total / 2⌉."""
+        half = (total + 1) // 2
+        if half > self.longest:
+            return 0
+        shift = self.longest - total
+        mirrored = self.mirrored >> shift if shift >= 0 else self.mirrored << -shift
+        return (self.present & mirrored) >> half
 
 
 def fill_bins(
@@ -131,7 +138,7 @@ def _fill(pool, caps, target, class_work, length_work, weight, complete) -> list
     """One pack. Local names stand for attributes: this is the hot loop."""
     tokens, vision, images = caps
     missing = target
-    sets, stacks, lengths, at_most, take = pool.sets, pool.stacks, pool.lengths, pool.at_most, pool.take
+    sets, stacks, lengths, take, rank = pool.sets, pool.stacks, pool.lengths, pool.take, bisect.bisect_right
     vision_most, vision_least, images_most = pool.vision_most, pool.vision_least, pool.images_most
     num_lengths = len(lengths)
     token_scale = 1.0 / caps[0] ** 2
@@ -139,9 +146,9 @@ def _fill(pool, caps, target, class_work, length_work, weight, complete) -> list
     chosen: list[int] = []
     within_target = by_attention = length_work[-1] > 0
     while True:
-        limit = at_most[tokens]
+        limit = rank(lengths, tokens)  # so many of the distinct lengths fit
         if within_target and chosen:  # the longest that fits may be far over the target, and the only one looked at
-            limit = min(limit, bisect.bisect_right(length_work, missing))
+            limit = min(limit, rank(length_work, missing))
         fitting = (1 << limit) - 1
         best, best_slot = float("inf"), -1
         least_missing = missing - length_work[limit - 1]
@@ -190,8 +197,7 @@ def _complete(pool: _Pool, chosen: list[int], left: list[int], missing: float) -
     missing += pool.work[last]
     for total in range(room[0], max(room[0] - NUM_TOTALS, pool.tokens[last]), -1):
         half = (total + 1) // 2
-        # Bit i: there are lengths half + i and total − half − i. Longer ones first: short samples are worth keeping.
-        pairs = (pool.present & (pool.mirrored >> (pool.seq_len - total))) >> half
+        pairs = pool.pairs(total)  # longer ones first: short samples are worth keeping
         best = None
         for _ in range(NUM_PAIRS):
             if not pairs:
@@ -213,7 +219,7 @@ def _complete(pool: _Pool, chosen: list[int], left: list[int], missing: float) -
 def _pair(pool: _Pool, longer: int, shorter: int, room: list[int], missing: float) -> tuple[float, int, int] | None:
     """(distance to the missing work, slot, slot) of the two samples of these lengths that fit and come nearest."""
     best = None
-    a, b = pool.at_most[longer] - 1, pool.at_most[shorter] - 1
+    a, b = bisect.bisect_left(pool.lengths, longer), bisect.bisect_left(pool.lengths, shorter)
     num_lengths = len(pool.lengths)
     for one in pool.classes_with[a]:
         for two in pool.classes_with[b]:
