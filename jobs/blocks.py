@@ -9,20 +9,25 @@ Of Parquet files and folders of images any block can be read; of other files the
 
 import hashlib
 import json
+import tarfile
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+from datasets.exceptions import DatasetsError
 
 from jobs.adapters.plain import PlainSample, to_sample
 from jobs.path_source import FolderReader
-from jobs.pinned import PinnedSource
+from jobs.pinned import PinnedSource, SourceError
 from jobs.repaired_reader import FILE, ROW, RepairedReader, Slice
 from jobs.report import Ledger
+from jobs.retries import HUB_ERRORS, one_line, retrying
 from jobs.sources import open_reader
 from packing_udfs import shard_file
 from packing_udfs.config import Source
@@ -31,7 +36,10 @@ from packing_udfs.order import permutation
 from packing_udfs.outcomes import LEDGER_SCHEMA
 from packing_udfs.pack import PackSettings, pack_shard
 
+T = TypeVar("T")
 Reader = RepairedReader | FolderReader
+# What a source's reading raises: the Hub, the network, Arrow, and `datasets` for files that are not what they seem.
+READ_ERRORS = (*HUB_ERRORS, pa.ArrowException, DatasetsError, tarfile.TarError)
 BLOCK_ROWS = 64
 NUM_FILES = 16  # of a source that are opened, where only first rows can be read
 
@@ -52,13 +60,30 @@ class Block:
 
 
 def draw_blocks(
-    pinned: PinnedSource, num_rows: int, max_bytes: int, encoder: Encoder, settings: PackSettings, key: tuple[int, ...]
+    pinned: PinnedSource,
+    num_rows: int,
+    max_bytes: int,
+    encoder: Encoder,
+    settings: PackSettings,
+    key: tuple[int, ...],
+    field: str = "sources.0",
+    retry_seconds: float = 20,
 ) -> Iterator[Block]:
-    """Blocks of about `num_rows` rows, all of a source that has no more; fewer when they take more than `max_bytes`."""
-    reader, num_bytes = open_reader(pinned), 0
+    """Blocks of about `num_rows` rows, all of a source that has no more; fewer when they take more than `max_bytes`.
+
+    `field`, `retry_seconds`: as for `sources.pin`. Raises SourceError for what cannot be read.
+    """
+
+    def asked(call: Callable[..., T], *args) -> T:
+        try:
+            return retrying(retry_seconds)(call, *args)
+        except READ_ERRORS as error:
+            raise SourceError(f"{field}.repo: rows of {pinned.source.repo} cannot be read: {one_line(error)}") from None
+
+    reader, num_bytes = asked(open_reader, pinned), 0
     seen: set[int] | None = set() if settings.duplicates == "drop" else None
     for part in _choose(reader, pinned, num_rows, key):
-        rows = [row for batch in _read(reader, part) for row in batch]
+        rows = asked(_rows, reader, part)
         if rows:
             block = make_block(rows, pinned, encoder, settings, seen)
             yield block
@@ -86,6 +111,10 @@ def _choose(
 def _is_random(reader: Reader) -> bool:
     """Whether rows anywhere in a file can be read without those before."""
     return isinstance(reader, RepairedReader) and (reader.is_parquet or reader.is_folder)
+
+
+def _rows(reader: Reader, part: Slice) -> list[dict]:
+    return [row for batch in _read(reader, part) for row in batch]
 
 
 def _read(reader: Reader, part: Slice) -> Iterator[list[dict]]:

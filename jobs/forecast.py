@@ -7,7 +7,10 @@ do not follow from such totals alone: the fewer samples a shard has, the worse i
 size are drawn from the samples and packed by the run's algorithm, and their packs over *demand* (the packs that the
 scarcest budget asks for, if packs could be full) are carried over to the run:
 
-    packs = demand of all samples × mean of (packs / demand) over the drawn shards
+    packs = demand of all samples × packs / demand, both summed over the drawn shards
+
+and never more than there are samples. A mean of the shards' own ratios would let shards of one short sample, which
+asks for a hundredth of a pack and takes a whole one, speak for all.
 
 An interval holds 90 % of NUM_REPLICATES estimates from blocks drawn again with replacement (a bootstrap over blocks,
 because neighbours are alike), each drawn towards the estimate by √(share of rows that were not read), and widened for
@@ -39,14 +42,15 @@ from jobs.sources import pin
 from packing_udfs import knapsack, metrics
 from packing_udfs.config import Config, ConfigError
 from packing_udfs.encode import Encoder
-from packing_udfs.order import hashes, permutation
+from packing_udfs.order import hashes
 from packing_udfs.pack import PackSettings
 from packing_udfs.processor import fetch
 
 MAX_BYTES = 1 << 30  # of the rows of a sample
 LEAST_ROWS = 32  # of a source, however small its share
 NUM_REPLICATES = 400
-NUM_DRAWN_SHARDS = 8
+NUM_DRAWN_SHARDS = 8  # at least …
+LEAST_DRAWN = 512  # … and so many samples in them
 INTERVAL, Z95 = (5, 95), 1.645  # percentiles, and the normal distribution's
 MAX_FILE_BYTES = 50_000_000_000  # of one file on the Hub
 MAX_OPERATIONS = 100  # in a commit, that the Hub promises to take in time
@@ -56,7 +60,7 @@ WORKER_BYTES, WORKER_SHARDS = 400_000_000, 3.5  # memory of a Python worker: so 
 ALWAYS = ("README.md", "report.json", "report.html", *PICTURES.values())  # a run's files beside its splits'
 
 # Salts of the draws.
-_BLOCKS, _BOOTSTRAP, _SHARDS, _RATIOS = range(4)
+_BLOCKS, _BOOTSTRAP, _SHARDS, _RATIOS, _SIZES = range(5)
 
 
 @dataclass(frozen=True)
@@ -104,21 +108,37 @@ def forecast(config: Config, *, max_rows: int = 4096, global_batch_size: int = 3
     head = open_output(config).read_head()
     plan = plan_shards(config, sources, head)
     encoder = Encoder(processor.load(), config.pack.train_on)
-    samples = draw(sources, max_rows, encoder, settings(config, sources))
+    _check_rows_used(sources)
+    samples = draw(sources, max_rows, encoder, settings(config, sources), config.output.retry_seconds)
     if not any(len(block.lengths) for sample in samples for block in sample.blocks):
         raise ConfigError(f"sources: none of {sum(s.num_rows_read for s in samples)} rows read can be packed")
     return describe(config, samples, plan, head, global_batch_size, num_executors)
 
 
-def draw(sources: Sequence[PinnedSource], max_rows: int, encoder: Encoder, how: PackSettings) -> list[Sample]:
-    """Blocks of each source, rows shared out by the sources' sizes."""
+def _check_rows_used(sources: Sequence[PinnedSource]) -> None:
+    """Raises ConfigError where limits and weights are expected to leave no row, of which the job would fail."""
+    used, num_rows = sum(Sample(source, []).num_rows_used for source in sources), sum(s.num_rows for s in sources)
+    if num_rows and round(used) < 1:
+        raise ConfigError(
+            f"sources: their limits and weights leave about {used:.2g} of {num_rows} rows: no sample could be packed; "
+            "use larger ones"
+        )
+
+
+def draw(
+    sources: Sequence[PinnedSource], max_rows: int, encoder: Encoder, how: PackSettings, retry_seconds: float
+) -> list[Sample]:
+    """Blocks of each source, rows shared out by the sources' sizes. Raises SourceError for what cannot be read."""
     shares = share_out(max_rows, [source.num_rows for source in sources])
     total = max(1, sum(shares))
 
     def sample(i: int, source: PinnedSource) -> Sample:
         num_rows = min(source.num_rows, max(LEAST_ROWS, shares[i]))
         max_bytes = MAX_BYTES * max(1, shares[i]) // total
-        return Sample(source, list(draw_blocks(source, num_rows, max_bytes, encoder, how, (how.seed, _BLOCKS, i))))
+        blocks = draw_blocks(
+            *(source, num_rows, max_bytes, encoder, how, (how.seed, _BLOCKS, i)), f"sources.{i}", retry_seconds
+        )
+        return Sample(source, list(blocks))
 
     return [sample(i, source) for i, source in enumerate(sources) if source.num_rows]
 
@@ -166,10 +186,8 @@ def demand(budgets: knapsack.Budgets, lengths, vision_costs, num_images):
     return np.maximum.reduce(asked)
 
 
-def packs_over_demand(
-    samples: Sequence[Sample], how: PackSettings, num_shards: float, num_samples: float
-) -> np.ndarray:
-    """Packs / demand of some shards (float), as a run of `num_samples` samples in `num_shards` shards has them."""
+def packs_and_demand(samples: Sequence[Sample], how: PackSettings, num_shards: float, num_samples: float) -> np.ndarray:
+    """float [shards, 2]: packs and demand of some shards as a run of `num_samples` samples in `num_shards` has them."""
     blocks = [block for sample in samples for block in sample.blocks]
     of_samples = [
         np.concatenate([getattr(block, name) for block in blocks]) for name in ("lengths", "vision_costs", "num_images")
@@ -178,26 +196,47 @@ def packs_over_demand(
         np.full(len(block.lengths), sample.num_rows_used / sample.num_rows_read)
         for sample in samples for block in sample.blocks
     ])  # fmt: skip
-    size = max(1, round(num_samples / num_shards))
-    ratios = []
+    size = num_samples / num_shards
+    found = []
     for members in _drawn_shards(weights, size, how.seed, [sample.unread for sample in samples]):
         lengths, costs, images = (values[members] for values in of_samples)
         options = {"attention_weight": how.attention_weight} if how.algorithm == "balanced" else {}
         bins = knapsack.ALGORITHMS[how.algorithm](
             lengths, how.budgets, vision_costs=costs, num_images=images, **options
         )
-        ratios.append(len(bins) / demand(how.budgets, lengths.sum(), costs.sum(), images.sum()))
-    return np.asarray(ratios)
+        found.append((len(bins), demand(how.budgets, lengths.sum(), costs.sum(), images.sum())))
+    return np.asarray(found, np.float64)
 
 
-def _drawn_shards(weights: np.ndarray, size: int, seed: int, unread: list[float]) -> list[np.ndarray]:
-    """Samples of some shards: cut from a shuffle when there are no others than these, else drawn by weight."""
+def _drawn_shards(weights: np.ndarray, mean: float, seed: int, unread: list[float]) -> list[np.ndarray]:
+    """Samples of some shards that have any, of a run with `mean` samples a shard.
+
+    Dealt by hash, as the run does it, when there are no others than these; else drawn by weight.
+    """
+    num_drawn = max(NUM_DRAWN_SHARDS, math.ceil(LEAST_DRAWN / max(1.0, mean)))
     if not any(unread) and (weights == 1).all():
-        order = permutation(len(weights), seed, _SHARDS)
-        return [np.sort(part) for part in np.array_split(order, max(1, round(len(order) / size)))[:NUM_DRAWN_SHARDS]]
+        shard_of = hashes(len(weights), seed, _SHARDS) % np.uint64(max(1, round(len(weights) / mean)))
+        order = np.argsort(shard_of, kind="stable")
+        return np.split(order, np.flatnonzero(np.diff(shard_of[order])) + 1)[:num_drawn]
+    sizes = _sizes(mean, num_drawn, seed)
     ends = np.cumsum(weights)
-    uniform = hashes(NUM_DRAWN_SHARDS * size, seed, _SHARDS).astype(np.float64) / 2.0**64
-    return list(np.searchsorted(ends, uniform * ends[-1], side="right").clip(max=len(ends) - 1).reshape(-1, size))
+    drawn = np.searchsorted(ends, _uniform(int(sizes.sum()), seed, _SHARDS) * ends[-1], side="right")
+    return np.split(drawn.clip(max=len(ends) - 1), np.cumsum(sizes)[:-1])
+
+
+def _sizes(mean: float, num: int, seed: int) -> np.ndarray:
+    """Samples in each of `num` shards that have any, int64: Poisson's distribution without its 0.
+
+    Dealing one sample a shard leaves a third of the shards empty, and 1.6 samples in each of the others.
+    """
+    k = np.arange(1, math.ceil(mean + 12 * math.sqrt(mean)) + 12)
+    log_p = k * math.log(mean) - np.cumsum(np.log(k))
+    cdf = np.cumsum(np.exp(log_p - log_p.max()))
+    return 1 + np.searchsorted(cdf[:-1], _uniform(num, seed, _SIZES) * cdf[-1], side="right")
+
+
+def _uniform(num: int, *key: int) -> np.ndarray:
+    return hashes(num, *key).astype(np.float64) / 2.0**64
 
 
 def packs(samples: Sequence[Sample], config: Config, plan: ShardPlan, sums: dict[str, np.ndarray]) -> np.ndarray:
@@ -207,11 +246,12 @@ def packs(samples: Sequence[Sample], config: Config, plan: ShardPlan, sums: dict
     fraction, whole = plan.validation_fraction, 0.0
     for share, num_shards in ((1 - fraction, plan.num_train), (fraction, plan.num_validation)):
         if num_shards:
-            ratios = packs_over_demand(samples, how, num_shards, float(sums["num_samples"][0]) * share)
-            drawn = hashes(NUM_REPLICATES * len(ratios), how.seed, _RATIOS, num_shards) % np.uint64(len(ratios))
-            means = ratios[drawn.astype(np.int64)].reshape(NUM_REPLICATES, -1).mean(axis=1)
-            whole = whole + asked * share * np.concatenate([[ratios.mean()], means])
-    return whole
+            found = packs_and_demand(samples, how, num_shards, float(sums["num_samples"][0]) * share)
+            drawn = hashes(NUM_REPLICATES * len(found), how.seed, _RATIOS, num_shards) % np.uint64(len(found))
+            again = found[drawn.astype(np.int64)].reshape(NUM_REPLICATES, -1, 2).sum(axis=1)
+            num_packs, of_shards = np.vstack([found.sum(axis=0), again]).T
+            whole = whole + asked * share * num_packs / of_shards
+    return np.minimum(whole, sums["num_samples"])
 
 
 def _interval(values: np.ndarray, *, digits: int | None = None) -> dict:

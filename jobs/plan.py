@@ -47,16 +47,24 @@ def plan_shards(config: Config, sources: list[PinnedSource], head: Head) -> Shar
         )
     num_train = _num_shards(config, sum(source.num_sampled_bytes for source in sources), head)
     num_validation = power_of_two(num_train * fraction) if fraction else 0
+    if num_train + num_validation >= MAX_FILES:  # before their names are made: there may be billions
+        raise _too_many(config, head, num_train + num_validation)
     paths = []
     for split, num in zip(splits_of(config), (num_train, num_validation), strict=False):
         first = _next_index(head, split) if config.output.mode == "append" else 0
         paths += [shard_path(split, first + i) for i in range(num)]
     if len({*head.paths, *paths}) >= MAX_FILES:  # those of one name replace each other
-        raise OutputError(
-            f"shards.shard_bytes: {config.shards.shard_bytes} makes {len(paths)} files beside {len(head.paths)} in "
-            f"{config.output.repo}, and a repository holds fewer than {MAX_FILES}; use larger shards"
-        )
+        raise _too_many(config, head, len(paths))
     return ShardPlan(config.shards.seed, tuple(paths), num_validation, fraction)
+
+
+def _too_many(config: Config, head: Head, num: int) -> OutputError:
+    given = config.shards.num_shards
+    name, do = ("num_shards", "use fewer") if given else ("shard_bytes", "use larger shards")
+    return OutputError(
+        f"shards.{name}: {given or config.shards.shard_bytes} makes {num} files beside {len(head.paths)} in "
+        f"{config.output.repo}, and a repository holds fewer than {MAX_FILES}; {do}"
+    )
 
 
 def _check_ours(config: Config, head: Head, split: str) -> None:

@@ -16,6 +16,7 @@ from packing_udfs.knapsack import ALGORITHMS
 
 GIB = 1 << 30
 INT32_LIMIT = 1 << 31  # counts of a pack are stored as int32
+MOST_SHARDS = 1 << 16  # the largest power of two below the Hub's limit of 100,000 files in a repository
 
 
 class ConfigError(ValueError):
@@ -68,7 +69,7 @@ def _is_power_of_two(value: int) -> int:
 
 Place = Annotated[str, AfterValidator(_is_place)]
 SplitName = Annotated[str, AfterValidator(_is_split)]
-PowerOfTwo = Annotated[int, Field(ge=1), AfterValidator(_is_power_of_two)]
+NumShards = Annotated[int, Field(ge=1, le=MOST_SHARDS), AfterValidator(_is_power_of_two)]
 
 
 class _Model(BaseModel):
@@ -204,7 +205,7 @@ class Shards(_Model):
 
     shard_bytes: int = Field(256 << 20, ge=1 << 10, le=GIB)
     """Source bytes in a shard, about; held in memory 3–4 times. One of over twice that, or 1 GiB, is several files."""
-    num_shards: PowerOfTwo | None = None
+    num_shards: NumShards | None = None
     """Number of shards, a power of two; from shard_bytes when absent, or as before where a split is overwritten."""
     num_packs_per_row_group: int = Field(32, ge=1)
     """R: packs in a row group, the reader's unit of I/O."""

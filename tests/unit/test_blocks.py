@@ -3,11 +3,15 @@
 import json
 from pathlib import Path
 
+import httpx2
+import pyarrow as pa
 import pytest
 from huggingface_hub import CommitOperationAdd, HfApi
 
+from jobs import blocks
 from jobs.blocks import _choose, _read, draw_blocks
 from jobs.pack import settings
+from jobs.pinned import SourceError
 from jobs.repaired_reader import FILE, ROW, Slice
 from jobs.sources import open_reader, pin
 from packing_udfs import config
@@ -112,3 +116,24 @@ def test_reading_stops_at_so_many_bytes(parquet):
     assert 0 < len(part) < len(whole)
     assert part[-1] != whole[-1]
     assert sum(block.num_bytes for block in part[:-1]) < num_bytes // 3 <= sum(block.num_bytes for block in part)
+
+
+def test_a_busy_moment_is_waited_for_and_an_answer_is_not(parquet, monkeypatch):
+    """Each block is read again by itself, and the rows are those of an undisturbed draw."""
+    read, expected, asked = blocks._read, draw(parquet, 70), []
+
+    def busy_at_times(reader, part):
+        asked.append(part)
+        if len(asked) in (1, 2, 5):
+            raise httpx2.ConnectError("busy")
+        return read(reader, part)
+
+    monkeypatch.setattr("tenacity.nap.time.sleep", lambda seconds: None)
+    monkeypatch.setattr(blocks, "_read", busy_at_times)
+    found = draw(parquet, 70)
+    assert len(asked) == len(expected) + 3
+    assert [block.lengths.tolist() for block in found] == [block.lengths.tolist() for block in expected]
+    for error in (OSError("cut"), pa.ArrowInvalid("no page"), RuntimeError("xet")):
+        monkeypatch.setattr(blocks, "_read", lambda *args, error=error: (_ for _ in ()).throw(error))
+        with pytest.raises(SourceError, match=f"sources.0.repo: rows of user/blocks cannot be read: {error}"):
+            draw(parquet, 70)

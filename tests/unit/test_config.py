@@ -182,6 +182,7 @@ BAD_VALUES = {
     "images.max_side=15": at_least(16, 15),
     "images.max_side=65501": at_most(65500, 65501),
     "shards.shard_bytes=1073741825": at_most(1073741824, 1073741825),
+    "shards.num_shards=131072": at_most(65536, 131072),
     "shards.shard_bytes=1023": at_least(1024, 1023),
     "shards.num_shards=0": at_least(1, 0),
     "shards.num_shards=12": "12 is not a power of two",

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from pathlib import Path
 
 import numpy as np
@@ -92,6 +93,53 @@ def test_small_shards_pack_worse(repo, whole):
     found = forecast(job(repo, shards={"num_shards": 256}), max_rows=NUM_ROWS)
     assert found["num_tokens"] == whole["num_tokens"]
     assert found["num_packs"]["low"] > 1.01 * whole["num_packs"]["high"]
+
+
+@pytest.mark.parametrize("num_shards", [1 << 11, 1 << 16])
+def test_there_are_no_more_packs_than_samples(repo, whole, num_shards):
+    """Shards of hardly a sample: one pack each of those that have any, which are 2¹⁶ × (1 − e^(−1200 / 2¹⁶)) or so."""
+    samples = whole["num_samples"]["estimate"]
+    with_any = num_shards * -math.expm1(-samples / num_shards)
+    for max_rows in (NUM_ROWS, 420):
+        found = forecast(job(repo, shards={"num_shards": num_shards}), max_rows=max_rows)
+        assert found["num_packs"]["estimate"] == pytest.approx(with_any, rel=0.08)
+        assert found["num_packs"]["high"] <= found["num_samples"]["high"]
+        assert 0.9 * with_any < found["num_packs"]["low"]
+
+
+@pytest.mark.parametrize(("mean", "expected"), [(1e-4, 1.0), (1.0, 1.582), (5.0, 5.034), (300.0, 300.0)])
+def test_sizes_of_shards_that_have_any(mean, expected):
+    """mean / (1 − e^−mean)."""
+    sizes = module._sizes(mean, 20_000, 3)
+    assert sizes.min() >= 1
+    assert sizes.mean() == pytest.approx(expected, rel=0.01)
+    assert sizes.var() == pytest.approx(expected * (1 + mean - expected), rel=0.05, abs=1e-3)
+
+
+@pytest.mark.parametrize("source", [{"weight": 1e-9}, {"weight": 1e-300}, {"limit": 1, "weight": 0.25}])
+def test_limits_and_weights_that_leave_nothing(repo, source, monkeypatch):
+    monkeypatch.setattr(module, "draw", lambda *args: pytest.fail("rows are read"))
+    with pytest.raises(ConfigError, match=r"leave about .* of 1200 rows: no sample could be packed; use larger ones"):
+        forecast(job(repo, source))
+
+
+@pytest.mark.parametrize("status", [401, 403, 404])
+def test_rows_that_cannot_be_read_are_an_error_of_the_source(repo, session_hub, tmp_path, capsys, monkeypatch, status):
+    """Footers could be: access ended in between."""
+    path = tmp_path / "job.yaml"
+    path.write_text(job(repo).model_dump_json())
+    draw = module.draw
+
+    def draw_without_access(*args):
+        session_hub.inject(route="resolve", status=status, times=None)
+        return draw(*args)
+
+    monkeypatch.setattr(module, "draw", draw_without_access)
+    try:
+        assert plan.main(["--config", str(path)]) == 1
+    finally:
+        session_hub.faults.clear()
+    assert re.match(f"error: sources.0.repo: rows of {repo} cannot be read: .*{status}", capsys.readouterr().err)
 
 
 def test_rows_that_are_set_aside_are_counted(repo, whole):

@@ -158,7 +158,20 @@ def test_the_hubs_limit_on_files(monkeypatch):
     with pytest.raises(OutputError) as refused:
         plan_shards(job(shards=four, output={"mode": "append"}), sources(1), there)
     assert str(refused.value) == (
-        "shards.shard_bytes: 268435456 makes 4 files beside 4 in user/packed, and a repository holds fewer than 8; use "
-        "larger shards"
+        "shards.num_shards: 4 makes 4 files beside 4 in user/packed, and a repository holds fewer than 8; use fewer"
     )
     assert len(plan_shards(job(shards={"num_shards": 2}, output={"mode": "append"}), sources(1), there).paths) == 2
+
+
+def test_names_of_too_many_files_are_not_made(monkeypatch):
+    """2⁵⁰ bytes in shards of 2¹⁰ are 2⁴⁰ shards, whose names no memory holds; 2¹⁶ and half of it are the most."""
+    monkeypatch.setattr(plan, "shard_path", lambda *args: pytest.fail("a name is made"))
+    with pytest.raises(OutputError) as refused:
+        plan_shards(job(shards={"shard_bytes": 1 << 10}), sources(1 << 50), EMPTY)
+    assert str(refused.value) == (
+        "shards.shard_bytes: 1024 makes 1099511627776 files beside 0 in user/packed, and a repository holds fewer than "
+        "100000; use larger shards"
+    )
+    monkeypatch.undo()
+    most = {"num_shards": 1 << 16, "validation_fraction": 0.5}
+    assert len(plan_shards(job(shards=most), sources(1), EMPTY).paths) == 98_304
