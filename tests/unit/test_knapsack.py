@@ -1,5 +1,6 @@
 """Packing: worked examples, the exact optimum of small cases, invariants over generated ones."""
 
+import tracemalloc
 from functools import cache
 
 import numpy as np
@@ -384,3 +385,21 @@ def test_nothing_to_pack(name):
     empty = np.array([], dtype=np.int64)
     assert ALGORITHMS[name](empty, Budgets(seq_len=10, vision_cost=4), vision_costs=empty) == []
     assert knapsack.bound(empty, Budgets(seq_len=10)) == 0
+
+
+@pytest.mark.parametrize("algorithm", ALL)
+@pytest.mark.parametrize("with_images", [False, True])
+def test_memory_is_that_of_the_samples_and_not_of_the_budget(algorithm, with_images):
+    """A pack of 2²⁴ tokens asked for a list of so many numbers, and one of 2³¹ − 1 for more than there is."""
+    lengths = np.arange(1, 201)
+    costs = {"vision_costs": lengths % 7, "num_images": np.minimum(lengths % 7, 1)} if with_images else {}
+    budgets = Budgets(seq_len=1 << 24, vision_cost=60 if with_images else None)
+    tracemalloc.start()
+    try:
+        bins = ALGORITHMS[algorithm](lengths, budgets, **costs)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    check(bins, lengths, budgets, costs.get("vision_costs"))
+    assert len(bins) >= (-(-int(costs["vision_costs"].sum()) // 60) if with_images else 1)
+    assert peak < 1 << 21
