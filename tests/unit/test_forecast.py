@@ -131,7 +131,7 @@ def test_rows_that_cannot_be_read_are_an_error_of_the_source(repo, session_hub, 
     draw = module.draw
 
     def draw_without_access(*args):
-        session_hub.inject(route="resolve", status=status, times=None)
+        session_hub.inject(route="resolve", path="parquet", status=status, times=None)
         return draw(*args)
 
     monkeypatch.setattr(module, "draw", draw_without_access)
