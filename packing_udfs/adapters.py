@@ -62,7 +62,7 @@ def for_nanovlm(batch: dict) -> dict:
     those before them. Needs a processor that makes tiles (pixel_values [B, tiles, 3, H, W])."""
     labels = batch["labels"].roll(-1, dims=1)  # the first label, which comes last, is never a target
     images = [[] for _ in labels]
-    if "pixel_values" in batch:
+    if "pixel_values" in _inputs(batch):
         is_tile = batch["pixel_attention_mask"].flatten(2).any(-1)
         rows = zip(batch["pixel_values"], is_tile, strict=True)
         images = [[tiles[used]] if used.any() else [] for tiles, used in rows]
@@ -100,9 +100,14 @@ def trainer_callback(dataset: StepDataset):
     def path(args, state) -> Path:
         return Path(args.output_dir, f"checkpoint-{state.global_step}", "reader.json")
 
+    def resumed_from(args, state) -> list[Path]:
+        """Where the state may be: Trainer does not tell what `train(resume_from_checkpoint=…)` was given."""
+        given = args.resume_from_checkpoint
+        return [path(args, state), *([Path(given, "reader.json")] if isinstance(given, str) else [])]
+
     class FollowTrainer(TrainerCallback):
         def on_train_begin(self, args, state, control, **kwargs):
-            if (saved := path(args, state)).exists():
+            for saved in filter(Path.exists, resumed_from(args, state)):
                 dataset.load_state_dict(json.loads(saved.read_text()))
 
         def on_epoch_begin(self, args, state, control, **kwargs):
@@ -117,4 +122,6 @@ def trainer_callback(dataset: StepDataset):
 
 
 def _inputs(batch: dict) -> dict:
+    if any(batch.get("images", ())):
+        raise ValueError("a batch has images and no pixels: give PackedDataset the processor, or decode=None")
     return {name: batch[name] for name in ("input_ids", "labels", "position_ids", *batch["image_inputs"])}

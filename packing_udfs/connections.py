@@ -6,18 +6,20 @@
 The standard library's client, on which nothing is wrapped. Cost: 0.3 ms of a core for a megabyte, nearly all of it in
 the kernel and without the interpreter's lock. Rejected: huggingface_hub's client, httpx, which parses bodies in Python
 in pieces of 64 KiB, three times the processor time; it is used for what is small and rare, and shares with this one the
-trusted certificates (SSL_CERT_FILE) and the proxies of the environment (HTTPS_PROXY, NO_PROXY).
+trusted certificates (SSL_CERT_FILE) and the HTTP proxies of the environment (HTTP_PROXY, HTTPS_PROXY, NO_PROXY).
 """
 
 import atexit
 import base64
 import http.client
 import os
+import ssl
 import time
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
+from ipaddress import ip_address, ip_network
 from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
 from urllib.request import getproxies, proxy_bypass
 
@@ -25,7 +27,9 @@ import httpx2
 
 TIMEOUT = 20.0  # seconds of silence on a connection before it is given up
 _KEPT = 10.0  # seconds that a connection may lie idle; servers close them after a minute or so, unannounced
-FAULTS = (OSError, http.client.HTTPException)  # what `get` and `receive` raise, all of which may pass
+FAULTS = (OSError, http.client.HTTPException)  # what `get` and `receive` raise and may pass
+# What they raise and no wait mends: AddressError, an address that is none, a certificate that is not trusted.
+REFUSALS = (ValueError, http.client.InvalidURL, ssl.SSLCertVerificationError)
 
 _idle: dict[tuple[str, str], list[tuple[float, http.client.HTTPConnection]]] = defaultdict(list)
 
@@ -40,17 +44,31 @@ def close_idle() -> None:
 os.register_at_fork(after_in_child=close_idle)  # two processes on one connection would get each other's answers
 atexit.register(close_idle)
 
-_tls = cache(httpx2.create_ssl_context)
+
+class AddressError(ValueError):
+    """An address, a proxy or a file of certificates that cannot be used; the message names it and its variable."""
+
+
+@cache
+def _tls() -> ssl.SSLContext:
+    try:
+        return httpx2.create_ssl_context()
+    except OSError as error:
+        files = {name: os.environ.get(name) for name in ("SSL_CERT_FILE", "SSL_CERT_DIR")}
+        raise AddressError(f"certificates cannot be read: {error}; {files}") from error
 
 
 @contextmanager
 def get(url: str, headers: dict[str, str]) -> Iterator[http.client.HTTPResponse]:
-    """The answer to a GET, of any status; redirects are not followed. Raises `FAULTS`."""
+    """The answer to a GET, of any status; redirects are not followed. Raises `FAULTS` and `REFUSALS`."""
     parts = urlsplit(url)
+    proxy, target = _proxy(parts), ("", "", parts.path or "/", parts.query, "")
+    if proxy and parts.scheme == "http":  # which is told of the host in every request; for https it is a tunnel
+        target, headers = parts[:2] + target[2:], headers | _credentials(proxy)
     kept, answer = _idle[parts.scheme, parts.netloc], None
-    connection = _reusable(kept) or _connect(parts)
+    connection = _reusable(kept) or _connect(parts, proxy)
     try:
-        connection.request("GET", urlunsplit(("", "", parts.path or "/", parts.query, "")), headers=headers)
+        connection.request("GET", urlunsplit(target), headers=headers)
         answer = connection.getresponse()
         yield answer
     finally:
@@ -84,16 +102,46 @@ def _reusable(kept: list[tuple[float, http.client.HTTPConnection]]) -> http.clie
     return None
 
 
-def _connect(parts: SplitResult) -> http.client.HTTPConnection:
+def _connect(parts: SplitResult, proxy: SplitResult | None) -> http.client.HTTPConnection:
     tls = {"context": _tls()} if parts.scheme == "https" else {}
     kind = http.client.HTTPSConnection if tls else http.client.HTTPConnection
-    proxies = {} if proxy_bypass(parts.netloc) else getproxies()
-    proxy = proxies.get(parts.scheme) or proxies.get("all")
     if not proxy:
         return kind(parts.netloc, timeout=TIMEOUT, **tls)
-    via = urlsplit(proxy if "://" in proxy else f"http://{proxy}")
-    connection = kind(via.hostname, via.port, timeout=TIMEOUT, **tls)
-    user = f"{unquote(via.username)}:{unquote(via.password or '')}" if via.username else ""
-    secret = {"Proxy-Authorization": f"Basic {base64.b64encode(user.encode()).decode()}"} if user else {}
-    connection.set_tunnel(parts.hostname, parts.port, headers=secret)
+    connection = kind(proxy.hostname, proxy.port or 80, timeout=TIMEOUT, **tls)
+    if tls:
+        connection.set_tunnel(parts.hostname, parts.port, headers=_credentials(proxy))
     return connection
+
+
+def _proxy(parts: SplitResult) -> SplitResult | None:
+    """The proxy that the environment names for an address."""
+    proxies = getproxies()
+    proxy = proxies.get(parts.scheme) or proxies.get("all")
+    if not proxy or proxy_bypass(parts.netloc) or _is_exempt(parts.hostname, proxies.get("no", "")):
+        return None
+    found = urlsplit(proxy if "://" in proxy else f"http://{proxy}")
+    try:
+        is_good = found.scheme == "http" and found.hostname and (found.port or 80)
+    except ValueError:  # the port
+        is_good = False
+    if not is_good:
+        raise AddressError(f"{parts.scheme.upper()}_PROXY or ALL_PROXY: must be http://host:port, with user if wanted")
+    return found
+
+
+def _is_exempt(host: str | None, no_proxy: str) -> bool:
+    """Whether NO_PROXY names the network of an address (10.0.0.0/8, ::1); `proxy_bypass` knows names alone."""
+    with suppress(ValueError):
+        address = ip_address(host or "")
+        for entry in no_proxy.split(","):
+            with suppress(ValueError):
+                if address in ip_network(entry.strip().strip("[]"), strict=False):
+                    return True
+    return False
+
+
+def _credentials(proxy: SplitResult) -> dict[str, str]:
+    if not proxy.username:
+        return {}
+    user = f"{unquote(proxy.username)}:{unquote(proxy.password or '')}"
+    return {"Proxy-Authorization": f"Basic {base64.b64encode(user.encode()).decode()}"}

@@ -113,6 +113,10 @@ class Source:
             raise FileNotFoundError(f"{self.name}: {path}: no such file")
         return self._files.get(path, path)
 
+    def forget(self, *paths: str) -> bool:
+        """Drop what is kept of whole files outside the source; whether there was any."""
+        return False
+
     def list_files(self, folder: str) -> list[tuple[str, int]]:
         """(path, bytes) of the Parquet files below a folder, sorted."""
         fs, root = fsspec.core.url_to_fs(self.name)
@@ -169,13 +173,16 @@ class Source:
                 return attempt(progress)
             except FileNotFoundError:
                 raise
-            except (PermissionError, IsADirectoryError, NotADirectoryError) as fault:
+            except (PermissionError, IsADirectoryError, NotADirectoryError, *connections.REFUSALS) as fault:
                 raise FetchError(f"{self.name}: {what}: {type(fault).__name__}: {fault}") from fault
             except connections.FAULTS as fault:
+                if str(fault).startswith("Tunnel connection failed: 4"):  # so http.client says what a proxy refuses
+                    raise FetchError(f"{self.name}: {what}: {fault}") from fault
                 attempts += 1
                 asked = getattr(fault, "wait", None)
                 wait = min(0.25 * 2**attempts, MAX_WAIT) * draw.uniform(0.5, 1.0) if asked is None else asked
                 waited, cause = time.monotonic() - since, f"{type(fault).__name__}: {fault}"
+                cause += "" if asked is None else f", try again in {asked:g} s"
                 if waited + wait > self.retry_seconds:
                     raise FetchError(
                         f"{self.name}: {what}: gave up after {attempts} attempts in {waited:.0f} s without a byte "

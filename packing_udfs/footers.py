@@ -12,11 +12,12 @@ import warnings
 from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from packing_udfs import contract
 from packing_udfs.fetch import Source, Stop
 from packing_udfs.manifest import Manifest
-from packing_udfs.row_groups import column_of, parse_footer
+from packing_udfs.row_groups import RangeFile, column_of, parse_footer
 from packing_udfs.shard_file import PARQUET_TAIL, locations
 
 _GUESS = 64 << 10  # bytes from the end of a file that hold its footer, mostly
@@ -54,12 +55,24 @@ def manifest_from_footers(source: Source, split: str) -> Manifest:
         seen.append([path, num_bytes, hashlib.sha256(tail).hexdigest()])
         for place in locations(metadata, path, num_bytes):
             row_group = metadata.row_group(place["row_group"])
-            unknown = [0] * row_group.num_rows
-            rows.append({**place, "num_rows": len(unknown), "vision_cost": unknown, "attention_cost": unknown})
-            seq_len = max(seq_len, column_of(row_group, "num_tokens").statistics.max)
+            if row_group.num_rows:
+                unknown = [0] * row_group.num_rows
+                rows.append({**place, "num_rows": len(unknown), "vision_cost": unknown, "attention_cost": unknown})
+                seq_len = max(seq_len, _longest(source, path, metadata, place["row_group"]))
     table = pa.Table.from_pylist(rows, schema=contract.MANIFEST_SCHEMA)
     info = {"contract": contract.VERSION, "seq_len": seq_len, "processor": None}
     return Manifest(info, table, hashlib.sha256(json.dumps(seen).encode()).hexdigest())
+
+
+def _longest(source: Source, path: str, metadata: pq.FileMetaData, index: int) -> int:
+    """Tokens of the longest pack of a row group: from its statistics, or the column where a writer left them out."""
+    column = column_of(metadata.row_group(index), "num_tokens")
+    if column.statistics is not None and column.statistics.has_min_max:
+        return column.statistics.max
+    start, length = column.dictionary_page_offset or column.data_page_offset, column.total_compressed_size
+    file = RangeFile(source.read(path, start, length, Stop()), start, start + length)
+    table = pq.ParquetFile(file, metadata=metadata).read_row_group(index, ["num_tokens"], use_threads=False)
+    return max(table["num_tokens"].to_pylist())
 
 
 def _read_tail(source: Source, path: str, num_bytes: int) -> bytes:

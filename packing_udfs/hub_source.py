@@ -12,12 +12,13 @@ import os
 import re
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
-from urllib.parse import urljoin, urlsplit
+from urllib.parse import unquote, urljoin, urlsplit
 
+import httpx2
 from huggingface_hub import HfApi, cached_assets_path, constants, hf_hub_url
-from huggingface_hub.errors import EntryNotFoundError
+from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError
 from huggingface_hub.utils import WeakFileLock, build_hf_headers, validate_repo_id
 
 from packing_udfs import connections
@@ -27,7 +28,7 @@ _PASSING_STATUS = frozenset({408, 425, 429, 500, 502, 503, 504})
 _REFUSED_STATUS = frozenset({400, 401, 403, 404, 410})  # how storage answers to a signed URL that has expired
 _REDIRECTS, _MAX_REDIRECTS = frozenset({301, 302, 303, 307, 308}), 5
 _COMMIT = re.compile(r"[0-9a-f]{40}")
-_HUB_URL = re.compile(r"hf://datasets/([^/@]+/[^/@]+)(?:@([^/@]+))?/?")
+_HUB_URL = re.compile(r"hf://datasets/([^/@]+/[^/@]+)(?:@(refs/[^/@]+/[^/@]+|[^/@]+))?/?")
 
 
 class HubSource(Source):
@@ -48,32 +49,53 @@ class HubSource(Source):
     def read_file(self, path: str) -> bytes:
         """One request a node: the first rank that asks keeps it for the others. While `revision` is a branch it has to
         be asked for, whatever is kept."""
-        if not self.is_pinned:
+        is_pinned = self.is_pinned
+        kept = self._kept(path) if is_pinned else None
+        with WeakFileLock(f"{kept}.lock") if kept else nullcontext():
+            if kept and kept.exists():
+                return kept.read_bytes()
             data = self._retried(f"{path} at {self.revision}", lambda _: self._whole(path))
             if not self.is_pinned:
                 raise FetchError(f"{self.name}: the server names no commit for revision {self.revision!r}")
-            _keep(self._kept(path), data)
+            if kept := kept or self._kept(path):
+                _keep(kept, data)
             return data
-        kept = self._kept(path)
-        with WeakFileLock(f"{kept}.lock"):
-            if not kept.exists():
-                _keep(kept, self._retried(path, lambda _: self._whole(path)))
-        return kept.read_bytes()
+
+    def forget(self, *paths: str) -> bool:
+        kept = [file for file in map(self._kept, paths) if file and file.exists()]
+        for file in kept:
+            file.unlink(missing_ok=True)
+        return bool(kept)
 
     def list_files(self, folder: str) -> list[tuple[str, int]]:
+        return self._retried(folder, lambda _: self._listed(folder))
+
+    def _listed(self, folder: str) -> list[tuple[str, int]]:
         tree = HfApi().list_repo_tree(self.repo, folder, recursive=True, revision=self.revision, repo_type="dataset")
         try:
             return sorted((item.path, item.size) for item in tree if item.path.endswith(".parquet"))
         except EntryNotFoundError:
             return []
+        except HfHubHTTPError as error:
+            if error.response is not None and error.response.status_code not in _PASSING_STATUS:
+                raise FetchError(f"{self.name}: {folder}: {' '.join(str(error).split())}") from error
+            raise PassingError(" ".join(str(error).split())) from error
+        except httpx2.TransportError as error:
+            raise PassingError(f"{type(error).__name__}: {error}") from error
 
-    def _kept(self, path: str) -> Path:
+    def _kept(self, path: str) -> Path | None:
+        """Where a whole file of this commit is kept for the node's other ranks; None where nothing can be."""
         assets = constants.HF_ASSETS_CACHE
-        folder = cached_assets_path("packing-udfs", namespace=self.repo, subfolder=self.revision, assets_dir=assets)
-        return folder / path.replace("/", "--")
+        try:
+            folder = cached_assets_path("packing-udfs", namespace=self.repo, subfolder=self.revision, assets_dir=assets)
+        except (OSError, ValueError):  # ValueError: a file is in the folder's place
+            return None
+        return folder / path.replace("/", "--") if os.access(folder, os.W_OK) else None
 
     def _whole(self, path: str) -> bytes:
         with self._get(path, 200) as answer:
+            if (encoding := answer.headers.get("Content-Encoding", "identity")) != "identity":
+                raise FetchError(f"{self.name}: {path}: the server sent {encoding}, which was not asked for")
             return answer.read()
 
     def _receive(self, path: str, offset: int, view: memoryview) -> Iterator[int]:
@@ -112,7 +134,8 @@ class HubSource(Source):
                         self._signed[path] = url
                     yield answer
                     return
-                body = answer.read(1000).decode(errors="replace")  # also so that the connection can be kept
+                # `read1`: what has come, and be it little; all of it, mostly, so that the connection can be kept.
+                body = answer.read1(1000).decode(errors="replace") if answer.status >= 400 else ""
                 if answer.status in _REDIRECTS and (to := answer.headers.get("Location")):
                     url = urljoin(url, to)
                     continue
@@ -135,24 +158,29 @@ def open_source(repo_or_path: str, revision: str | None = None, **options) -> So
     if text.startswith("hf://"):
         if not (found := _HUB_URL.fullmatch(text)):
             raise ValueError(f"{text!r}: must be hf://datasets/owner/name, with @revision behind it if wanted")
-        if found[2] and revision not in (None, found[2]):
+        named = unquote(found[2]) if found[2] else None
+        if named and revision not in (None, named):
             raise ValueError(f"{text!r} and revision={revision!r}: two revisions; give one")
-        return HubSource(found[1], found[2] or revision or "main", **options)
+        return HubSource(found[1], named or revision or "main", **options)
     if "://" in text or os.path.isdir(text):
         if revision is not None:
             raise ValueError(f"revision={revision!r}: only repositories on the Hub have revisions, {text!r} is none")
         return Source(text if "://" in text else os.path.abspath(text), **options)
-    if text.count("/") != 1:
+    if text.count("/") != 1 or text.startswith(("/", ".", "~")):
         raise ValueError(f"{text!r}: is no folder here, no URL and no repository of the form owner/name")
     validate_repo_id(text)
     return HubSource(text, revision or "main", **options)
 
 
 def _keep(path: Path, data: bytes) -> None:
-    """Write whole or not at all: other processes look without a lock."""
+    """Write whole or not at all, since other processes look without a lock; not at all where there is no room."""
     draft = path.with_name(f"{path.name}.{os.getpid()}-{threading.get_ident()}")
-    draft.write_bytes(data)
-    draft.replace(path)
+    try:
+        draft.write_bytes(data)
+        draft.replace(path)
+    except OSError:
+        with suppress(OSError):
+            draft.unlink(missing_ok=True)
 
 
 def _asked_wait(headers) -> float | None:

@@ -41,8 +41,8 @@ def dump(info: dict, row_groups: pa.Table) -> tuple[bytes, bytes]:
     return json.dumps(info, indent=1, sort_keys=True, ensure_ascii=False).encode() + b"\n", parquet
 
 
-def load(info_json: bytes, parquet: bytes) -> Manifest:
-    """Parse the two files. Raises ContractError when they are not of this version, or not of each other."""
+def load(info_json: bytes, parquet: bytes, split: str | None = None) -> Manifest:
+    """Parse the two files. Raises ContractError when they are not of this version, of each other or of `split`."""
     try:
         info = json.loads(info_json)
     except ValueError as error:
@@ -60,5 +60,9 @@ def load(info_json: bytes, parquet: bytes) -> Manifest:
             f"manifest: its Parquet file has sha256 {found}, but the JSON file names {named}: "
             "the two are of different commits"
         )
+    if split is not None and info.get("split", split) != split:
+        raise contract.ContractError(f"manifest: is of the split {info['split']!r}, not of {split!r}")
+    if type(info.get("seq_len")) is not int:
+        raise contract.ContractError(f"manifest: its seq_len is {info.get('seq_len')!r}, which is no integer")
     table = pq.read_table(io.BytesIO(parquet))
     return Manifest(info, table, hashlib.sha256(info_json).hexdigest())

@@ -18,6 +18,7 @@ weights would be multiples of one lane).
 import math
 from collections.abc import Iterator, Mapping
 from fractions import Fraction
+from numbers import Rational, Real
 
 from packing_udfs.position import StepDataset
 
@@ -43,12 +44,18 @@ class MixedDataset(StepDataset):
         if not self._datasets:
             raise ValueError("datasets: at least one is needed")
         weights = {name: d.num_steps for name, d in self._datasets.items()} if weights is None else weights
-        if set(weights) != set(self._datasets) or not all(0 < w < math.inf for w in weights.values()):
+        is_weight = [isinstance(w, Real) and 0 < w < math.inf for w in weights.values()]
+        if set(weights) != set(self._datasets) or not all(is_weight):
             raise ValueError(f"weights={weights!r}: must be a positive number for each of {sorted(self._datasets)}")
-        if len(cuts := {d.cut for d in self._datasets.values()}) > 1:
-            raise ValueError(f"datasets: (rank, lanes of a rank, micro_batch_size) differ: {sorted(cuts)}")
-        super().__init__(*cuts.pop())
-        self._weights = {name: Fraction(weights[name]) for name in self._datasets}  # exact: an order may not round
+        cut, *_ = cuts = {name: dataset.cut for name, dataset in self._datasets.items()}.values()
+        for key in cut:
+            if len({of_one[key] for of_one in cuts}) > 1:
+                values = {name: dataset.cut[key] for name, dataset in self._datasets.items()}
+                raise ValueError(f"datasets: they must agree on {key}, which is {values}")
+        num_lanes = cut["global_batch_size"] // cut["world_size"]
+        super().__init__(cut["rank"], cut["world_size"], num_lanes, cut["micro_batch_size"])
+        # Exact: an order may not round.
+        self._weights = {n: Fraction(w if isinstance(w := weights[n], Rational) else float(w)) for n in self._datasets}
         self.num_steps = sum(d.num_steps for d in self._datasets.values()) if num_steps is None else num_steps
         if self.num_steps < 1:
             raise ValueError(f"num_steps={num_steps}: must be at least 1")
@@ -86,5 +93,6 @@ class MixedDataset(StepDataset):
             taken[name] += 1
 
     def _identity(self) -> dict:
-        own = {"weights": [str(w) for w in self._weights.values()], "num_steps": self.num_steps}
+        weights = [[name, str(weight)] for name, weight in self._weights.items()]  # a list: ties go by their order
+        own = {"weights": weights, "num_steps": self.num_steps}
         return own | {f"{n}.{key}": v for n, d in self._datasets.items() for key, v in d._identity().items()}

@@ -11,6 +11,7 @@ and the order of batches does not depend on their number.
 """
 
 import logging
+import multiprocessing
 from collections.abc import Iterator
 from contextlib import closing
 from typing import TypedDict
@@ -21,6 +22,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 log = logging.getLogger(__name__)
 
 STATE_VERSION = 2
+_MOST = (1 << 31) - 1  # epochs, and lanes of a rank
 
 
 class State(TypedDict):
@@ -52,6 +54,7 @@ class SharedPosition:
     def __init__(self):
         self._values = torch.zeros(len(self._FIELDS), dtype=torch.int64).share_memory_()
         self._finished = -1  # the generation whose epoch has been iterated to its end by this process
+        self._num_begun = 0  # iterations in this process
 
     def __setstate__(self, state: dict) -> None:
         self.__dict__.update(state)
@@ -67,26 +70,36 @@ class SharedPosition:
         """The next iteration is of `epoch`, after `done` micro-batches."""
         self._values[:] = torch.tensor([epoch, done, self.generation + 1, 0, 0])
 
-    def begin(self, worker) -> tuple[int, int]:
-        """(epoch, micro-batches done) for an iteration that begins here.
+    def begin(self, worker) -> tuple[int, int, tuple[int, int]]:
+        """(epoch, micro-batches done) for an iteration that begins here, and what `finish` is to be told.
 
         A position that was loaded is where an epoch goes on, not where epochs begin: once an iteration has come to the
-        end, the next one starts at 0. Workers of one iteration know each other by DataLoader's base seed, so that one
-        that starts late is not taken for the next iteration.
+        end, the next one starts at 0. Workers come to it before the loop does: of an iteration that is left in the last
+        batches of an epoch, which are being fetched, the next one starts at 0 as well.
         """
+        self._num_begun += 1
+        mark = self.generation, _iteration(worker, self._num_begun)
         self._values[self._FIELDS.index("is_read_by_workers")] = worker is not None
-        is_over = self._finished == self.generation or self.finished_by not in (0, _token(worker))
-        return self.epoch, 0 if is_over else self.done
+        is_over = self._finished == self.generation or self.finished_by not in (0, mark[1])
+        return self.epoch, 0 if is_over else self.done, mark
 
-    def finish(self, worker) -> None:
-        """An iteration came to the end of its epoch."""
-        self._finished = self.generation
-        self._values[self._FIELDS.index("finished_by")] = _token(worker)
+    def finish(self, mark: tuple[int, int]) -> None:
+        """An iteration came to the end of its epoch. It is nobody's business if another position was set meanwhile."""
+        if mark[0] == self.generation:
+            self._finished, self._values[self._FIELDS.index("finished_by")] = mark
 
 
-def _token(worker) -> int:
-    """What the workers of one iteration have in common, and -1 outside workers."""
-    return -1 if worker is None else worker.seed - worker.id
+def _iteration(worker, num_begun: int) -> int:
+    """What the workers of one iteration have in common, and no other iteration's: one that starts late is not taken for
+    the next iteration. -1 outside workers.
+
+    Workers that are started together have successive numbers among the processes of their parent, and persistent ones
+    begin together. (DataLoader's base seed is the same in each epoch where each seeds torch anew.)
+    """
+    if worker is None:
+        return -1
+    *_, number = 0, *multiprocessing.current_process()._identity
+    return (number - worker.id) << 32 | num_begun
 
 
 class StepDataset(IterableDataset):
@@ -99,9 +112,14 @@ class StepDataset(IterableDataset):
 
     num_steps: int
 
-    def __init__(self, rank: int, num_lanes: int, micro_batch_size: int):
-        self.cut = (rank, num_lanes, micro_batch_size)
-        self._rank, self._num_lanes, self._micro_batch_size = self.cut
+    def __init__(self, rank: int, world_size: int, num_lanes: int, micro_batch_size: int):
+        self.cut = {
+            "rank": rank,
+            "world_size": world_size,
+            "global_batch_size": world_size * num_lanes,
+            "micro_batch_size": micro_batch_size,
+        }
+        self._rank, self._num_lanes, self._micro_batch_size = rank, num_lanes, micro_batch_size
         self._shared = SharedPosition()
         self._position: tuple[int, int] | None = None  # (epoch, micro-batches done in it) of the iteration here
 
@@ -153,8 +171,11 @@ class StepDataset(IterableDataset):
             if state[key] != value:
                 advice = _ADVICE.get(key.rpartition(".")[2], _OWN)
                 raise StateError(f"reader state: {key} is {state[key]!r}, {advice.format(value)}")
+        for key, most in {"epoch": _MOST, "step": self.num_steps, "lane": _MOST}.items():
+            if type(state[key]) is not int or not 0 <= state[key] <= most:
+                raise StateError(f"reader state: {key} is {state[key]!r}, must be an integer from 0 to {most}")
         micro_batches, over = divmod(state["lane"], self._micro_batch_size)
-        if over or state["lane"] >= self._num_lanes:
+        if over or state["lane"] >= self._num_lanes or (state["lane"] and state["step"] == self.num_steps):
             raise StateError(
                 f"reader state: it was taken between the micro-batches of a step, after {state['lane']} lanes of a "
                 f"rank, which is no whole number of micro-batches here; use the state of a finished step"
@@ -172,18 +193,18 @@ class StepDataset(IterableDataset):
                 "workers share them; set num_workers to that, or micro_batch_size lower",
                 *(num_workers - busy, num_workers, per_step, self._micro_batch_size, busy),
             )
-        epoch, start = self._shared.begin(worker)
+        epoch, start, mark = self._shared.begin(worker)
         self._position = epoch, start + worker_id
-        return self._run(epoch, start + worker_id, busy) if worker_id < busy else iter(())
+        return self._run(epoch, start + worker_id, busy, mark) if worker_id < busy else iter(())
 
-    def _run(self, epoch: int, first: int, every: int) -> Iterator[dict]:
+    def _run(self, epoch: int, first: int, every: int, mark: tuple[int, int]) -> Iterator[dict]:
         indices = range(first, len(self), every)
         with closing(self._batches(epoch, first, every)) as batches:
             for index, batch in zip(indices, batches, strict=False):
                 batch["state"] = self._state(epoch, index + 1)
                 self._position = epoch, index + every
                 yield batch
-        self._shared.finish(get_worker_info())
+        self._shared.finish(mark)
 
     def _batches(self, epoch: int, first: int, every: int) -> Iterator[dict]:
         raise NotImplementedError

@@ -26,6 +26,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
+from numbers import Integral, Real
 from typing import Literal
 
 import numpy as np
@@ -107,24 +108,23 @@ class PackedDataset(StepDataset):
         verify: bool = True,
     ):
         rank, world = _rank_and_world(rank, world_size)
+        seed, global_batch_size = _whole("seed", seed, 0), _whole("global_batch_size", global_batch_size, 1)
         num_lanes, over = divmod(global_batch_size, world)
-        if over or num_lanes < 1:
+        if over:
             raise ValueError(f"global_batch_size={global_batch_size}: must be a multiple of world_size={world}")
-        micro = num_lanes if micro_batch_size is None else micro_batch_size
-        if micro < 1 or num_lanes % micro:
+        micro = num_lanes if micro_batch_size is None else _whole("micro_batch_size", micro_batch_size, 1)
+        if num_lanes % micro:
             raise ValueError(
                 f"micro_batch_size={micro}: must divide the {num_lanes} packs of a rank's step "
                 f"(global_batch_size={global_batch_size} over world_size={world})"
             )
         if decode not in ("pil", "bytes", None):
             raise ValueError(f"decode={decode!r}: must be 'pil', 'bytes' or None")
-        if prefetch is not None and prefetch < 0:
-            raise ValueError(f"prefetch={prefetch}: must be at least 0")
-        if min(range_size, block_size) < 1:
-            raise ValueError(f"range_size={range_size}, block_size={block_size}: must be at least 1")
+        if not (isinstance(retry_seconds, Real) and retry_seconds >= 0):
+            raise ValueError(f"retry_seconds={retry_seconds!r}: must be a number of seconds, at least 0")
         if processor is None and (blank or mrope):
             raise ValueError(f"blank={blank}, mrope={mrope}: both need the processor")
-        super().__init__(rank, num_lanes, micro)
+        super().__init__(rank, world, num_lanes, micro)
         self._order_options = {
             "global_batch_size": global_batch_size,
             "seed": seed,
@@ -132,9 +132,10 @@ class PackedDataset(StepDataset):
             "balance": balance,
             "end": end,
         }
-        self._prefetch, self._verify = prefetch, verify
-        io = {"retry_seconds": retry_seconds, "range_size": range_size, "block_size": block_size}
-        self._source = open_source(repo_or_path, revision, **io)
+        self._prefetch = None if prefetch is None else _whole("prefetch", prefetch, 0)
+        self._verify = verify
+        sizes = {"range_size": _whole("range_size", range_size, 1), "block_size": _whole("block_size", block_size, 1)}
+        self._source = open_source(repo_or_path, revision, retry_seconds=retry_seconds, **sizes)
         self.manifest = _load_manifest(self._source, split, together=world_size is None)
         self.num_steps = self._order(epoch=0).num_steps  # that of every epoch
         if not self.num_steps:
@@ -204,12 +205,20 @@ def _as_padding(pack: dict) -> dict:
     return {**pack, "labels": labels, "num_label_tokens": 0, "is_padding": True}
 
 
+def _whole(name: str, value: int, least: int) -> int:
+    """An argument that is an integer, NumPy's too. Raises ValueError for others, and for one below `least`."""
+    if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
+        raise ValueError(f"{name}={value!r}: must be an integer, at least {least}")
+    return int(value)
+
+
 def _rank_and_world(rank: int | None, world_size: int | None) -> tuple[int, int]:
     if (rank is None) != (world_size is None):
         raise ValueError(f"rank={rank}, world_size={world_size}: give both or none")
     if rank is None:
         return (torch.distributed.get_rank(), torch.distributed.get_world_size()) if _is_distributed() else (0, 1)
-    if world_size < 1 or not 0 <= rank < world_size:
+    rank, world_size = _whole("rank", rank, 0), _whole("world_size", world_size, 1)
+    if rank >= world_size:
         raise ValueError(f"rank={rank}, world_size={world_size}: rank must be in [0, world_size)")
     return rank, world_size
 
@@ -222,11 +231,17 @@ def _load_manifest(source, split: str, *, together: bool) -> manifest.Manifest:
     info_path = contract.MANIFEST_JSON.format(split=split)
     if together and _is_distributed() and isinstance(source, HubSource) and not source.is_pinned:
         _pin_together(source, info_path)
+    paths = info_path, contract.MANIFEST_PARQUET.format(split=split)
     try:
         info = source.read_file(info_path)
     except FileNotFoundError:
         return manifest_from_footers(source, split)
-    return manifest.load(info, source.read_file(contract.MANIFEST_PARQUET.format(split=split)))
+    try:
+        return manifest.load(info, source.read_file(paths[1]), split)
+    except contract.ContractError:
+        if not source.forget(*paths):
+            raise
+    return manifest.load(*map(source.read_file, paths), split)  # what was kept on this node was no good
 
 
 _num_pins: Counter[str] = Counter()  # by name: so that a dataset that is opened again is looked up again

@@ -82,9 +82,9 @@ def packed(tmp_path_factory) -> Path:
     return write_dataset(tmp_path_factory.mktemp("packed"), [[4] * 4, [4] * 4, [4] * 4 + [2]])
 
 
-def rewrite_info(folder: Path, split: str = "train", **changes) -> None:
+def rewrite_info(folder: Path, changes: dict) -> None:
     """Change keys of a manifest's JSON file in place."""
-    path = folder / contract.MANIFEST_JSON.format(split=split)
+    path = folder / contract.MANIFEST_JSON.format(split="train")
     path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
 
 

@@ -1,5 +1,6 @@
 """Batches as training loops take them: values by hand, and models that see no difference."""
 
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -46,6 +47,15 @@ def test_sdpa_gets_a_block_mask_and_arguments_of_the_model_only():
     inputs = for_sdpa(batch)
     assert set(inputs) == {"input_ids", "labels", "position_ids", "attention_mask"}
     assert torch.equal(inputs["attention_mask"], block_mask(batch["segment_ids"]))
+
+
+@pytest.mark.parametrize("adapter", [for_sdpa, for_flash_attention, for_nanovlm])
+def test_a_model_is_not_given_images_without_pixels(packed, adapter):
+    """Its tokens stand for images, which would be trained on as they are."""
+    open_packed = partial(PackedDataset, str(packed), global_batch_size=4)
+    with pytest.raises(ValueError, match="images and no pixels: give PackedDataset the processor, or decode=None"):
+        [adapter(batch) for batch in open_packed()]
+    assert len([adapter(batch) for batch in open_packed(decode=None)]) == 12
 
 
 def test_flash_attention_gets_one_row_and_where_sequences_start():

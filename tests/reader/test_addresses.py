@@ -2,9 +2,11 @@
 
 import http.client
 import socket
+import time
 from collections import Counter
 
 import pytest
+from huggingface_hub import HfApi
 
 from packing_udfs import connections
 from packing_udfs.fetch import FetchError, Stop
@@ -98,8 +100,11 @@ def canned(monkeypatch, status: int, body: bytes, **headers: str) -> None:
             super().close()
             self.close_there()
 
+        def close_there(self):
+            """Nothing to close before `connect`."""
+
     connections.close_idle()
-    monkeypatch.setattr(connections, "_connect", lambda parts: Canned(parts.netloc))
+    monkeypatch.setattr(connections, "_connect", lambda parts, proxy: Canned(parts.netloc))
 
 
 def test_a_wrong_range_is_refused(monkeypatch):
@@ -111,11 +116,33 @@ def test_a_wrong_range_is_refused(monkeypatch):
     with pytest.raises(FetchError, match="asked for 10 bytes from 10 on, got 11 from 10"):
         source.read("a.parquet", 10, 10, Stop())
     canned(monkeypatch, 200, b"x" * 200)
-    with pytest.raises(FetchError, match=r"200 Reason: x*, where 206 was expected"):
+    with pytest.raises(FetchError, match=r"200 Reason: , where 206 was expected"):
         source.read("a.parquet", 10, 10, Stop())
     canned(monkeypatch, 302, b"", Location="/again")
     with pytest.raises(FetchError, match="more than 5 redirects"):
         source.read("a.parquet", 10, 10, Stop())
+
+
+def test_what_is_compressed_is_refused(monkeypatch):
+    canned(monkeypatch, 200, b"x", Content_Encoding="gzip")
+    with pytest.raises(FetchError, match="the server sent gzip, which was not asked for"):
+        HubSource("owner/packed", "f" * 40, retry_seconds=60)._whole("a.json")
+
+
+@pytest.mark.parametrize("location", ["http://[::1/a", "http://host/a b", "http://host:port/", "http://host/\xe9"])
+def test_an_address_that_is_none_is_refused_at_once(monkeypatch, location):
+    canned(monkeypatch, 302, b"", Location=location)
+    with pytest.raises(FetchError, match=r"a\.parquet"):
+        HubSource("owner/packed", "f" * 40, retry_seconds=60).read("a.parquet", 0, 10, Stop())
+
+
+def test_an_error_that_comes_slowly_is_not_waited_for(cdn, monkeypatch):
+    cdn.inject(route="resolve", status=403, drip=(1, 1.0))
+    source = open_source("owner/packed", revision=HfApi().dataset_info("owner/packed").sha, retry_seconds=60)
+    start = time.monotonic()
+    with pytest.raises(FetchError, match="403"):
+        source.read("data/train/00000.parquet", 0, 10, Stop())
+    assert time.monotonic() - start < 10, "its body is longer than that"
 
 
 def test_a_body_in_chunks_is_read(monkeypatch):

@@ -1,5 +1,7 @@
 """Connections: which are used again, which lead through a proxy, what of a body has come when it breaks."""
 
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from threading import Thread
 from urllib.parse import urlsplit
 
 import pytest
@@ -63,17 +65,71 @@ def test_what_came_before_a_reset_is_counted(hub, url, hub_dataset):
     assert view[:num] == (hub_dataset / "data/train/00000.parquet").read_bytes()[:num]
 
 
-def test_proxies_of_the_environment_are_used(monkeypatch):
-    for name in ("http_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY", "NO_PROXY"):
+@pytest.fixture
+def proxies(monkeypatch):
+    """Set variables of proxies; none is set before."""
+    for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("https_proxy", "http://user:p%40ss@proxy.example:3128")
-    monkeypatch.setenv("no_proxy", "inside.example")
-    through = connections._connect(urlsplit("https://huggingface.co/datasets"))
+        monkeypatch.delenv(name.upper(), raising=False)
+    return monkeypatch.setenv
+
+
+def route(url: str) -> tuple:
+    """(host, port) that is connected to and the host behind it that a tunnel leads to."""
+    parts = urlsplit(url)
+    connection = connections._connect(parts, connections._proxy(parts))
+    return connection.host, connection.port, connection._tunnel_host
+
+
+def test_a_tunnel_leads_through_the_proxy_of_the_environment(proxies):
+    proxies("https_proxy", "http://user:p%40ss@proxy.example:3128")
+    proxies("no_proxy", "inside.example,10.0.0.0/8,::1")
+    parts = urlsplit("https://huggingface.co/datasets")
+    through = connections._connect(parts, connections._proxy(parts))
     assert (through.host, through.port) == ("proxy.example", 3128)
     assert (through._tunnel_host, through._tunnel_port) == ("huggingface.co", 443)
     assert through._tunnel_headers == {"Proxy-Authorization": "Basic dXNlcjpwQHNz"}  # user:p@ss
-    for inside in ("https://inside.example/", "http://huggingface.co:8080/"):
-        direct = connections._connect(urlsplit(inside))
-        assert direct.host == urlsplit(inside).hostname
-        assert direct._tunnel_host is None
-    assert direct.port == 8080
+    assert route("https://inside.example/") == ("inside.example", 443, None)
+    assert route("https://10.1.2.3/") == ("10.1.2.3", 443, None)
+    assert route("https://[::1]:8443/") == ("::1", 8443, None)
+    assert route("https://11.1.2.3/") == ("proxy.example", 3128, "11.1.2.3")
+    assert route("http://huggingface.co:8080/") == ("huggingface.co", 8080, None)
+    proxies("https_proxy", "proxy.example")
+    assert route("https://huggingface.co/") == ("proxy.example", 80, "huggingface.co")
+
+
+@pytest.mark.parametrize("proxy", ["socks5://proxy:1080", "https://proxy:3128", "http://proxy:abc", "http://:80"])
+def test_a_proxy_that_cannot_be_used_is_said(proxies, proxy):
+    proxies("https_proxy", proxy)
+    with pytest.raises(connections.AddressError, match="HTTPS_PROXY or ALL_PROXY: must be http://host:port"):
+        route("https://huggingface.co/")
+
+
+def test_a_proxy_for_http_is_told_the_whole_address(proxies):
+    seen = []
+
+    class Proxy(BaseHTTPRequestHandler):
+        def do_GET(self):
+            seen.append((self.path, self.headers["Host"], self.headers["Proxy-Authorization"]))
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, *args):
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Proxy) as server:
+        thread = Thread(target=server.handle_request)
+        thread.start()
+        proxies("http_proxy", f"http://user:p%40ss@127.0.0.1:{server.server_port}")
+        with get("http://hub.example/a/b?c=d", {}) as answer:
+            assert answer.status == 204
+        thread.join()
+    close_idle()
+    assert seen == [("http://hub.example/a/b?c=d", "hub.example", "Basic dXNlcjpwQHNz")]
+
+
+def test_certificates_that_are_not_there_are_said(monkeypatch, tmp_path):
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "nowhere.pem"))
+    connections._tls.cache_clear()
+    with pytest.raises(connections.AddressError, match=r"certificates cannot be read: .*nowhere\.pem"):
+        connections._tls()

@@ -4,6 +4,7 @@ import math
 from collections import Counter
 
 import pytest
+import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
@@ -174,6 +175,31 @@ def test_a_loaded_position_is_used_for_one_epoch_and_survives_a_look(packed, num
     dataset.load_state_dict(list(open_packed(packed))[-1]["state"])
     assert list(loader) == []
     assert len(list(loader)) == len(expected)
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_epochs_that_seed_torch_alike_are_epochs_of_their_own(packed, persistent):
+    """DataLoader's base seed, which its workers have in common, is then the same in each."""
+    expected = read(open_packed(packed))
+    dataset = open_packed(packed)
+    dataset.load_state_dict(list(open_packed(packed))[9]["state"])
+    loader = DataLoader(dataset, batch_size=None, num_workers=2, persistent_workers=persistent)
+    epochs = []
+    for _ in range(3):
+        torch.manual_seed(42)
+        epochs.append([packs_of(batch) for batch in loader])
+    assert epochs == [expected[10:], expected, expected]
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_an_iteration_that_ends_late_does_not_end_the_next(packed, num_workers):
+    expected = read(open_packed(packed))
+    dataset = open_packed(packed)
+    older = iter(DataLoader(dataset, batch_size=None, num_workers=num_workers))
+    next(older)
+    dataset.load_state_dict(list(open_packed(packed))[9]["state"])
+    assert len(list(older)) == len(expected) - 1
+    assert [packs_of(b) for b in DataLoader(dataset, batch_size=None, num_workers=num_workers)] == expected[10:]
 
 
 def test_pad_fills_the_last_step_with_packs_that_teach_nothing(packed):

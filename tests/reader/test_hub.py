@@ -60,6 +60,27 @@ def test_a_node_asks_for_the_manifest_once(hub, monkeypatch, tmp_path):
     assert [record.path.rpartition("/")[2] for record in hub.requests] == ["train.json"], "the branch, and nothing else"
 
 
+@pytest.mark.parametrize("name", ["train.json", "train.parquet"])
+def test_a_manifest_that_came_damaged_is_asked_for_again(hub, monkeypatch, tmp_path, name):
+    """What a node keeps may be the page of a portal, or half a body without a length."""
+    commit = HfApi().dataset_info("owner/packed").sha
+    monkeypatch.setattr(constants, "HF_ASSETS_CACHE", str(tmp_path))
+    open_packed(revision=commit)
+    (kept,) = tmp_path.rglob(f"*{name}")
+    kept.write_bytes(b"<html>welcome to this network")
+    assert open_packed(revision=commit).manifest.num_packs == 64
+    hub.requests.clear()
+    assert open_packed(revision=commit).manifest.num_packs == 64
+    assert list(hub.requests) == [], "the right one is kept"
+
+
+def test_a_node_without_a_cache_reads(hub, monkeypatch, tmp_path):
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(constants, "HF_ASSETS_CACHE", str(tmp_path / "file"))
+    for revision in (None, HfApi().dataset_info("owner/packed").sha):
+        assert len(list(open_packed(revision=revision))) == 16
+
+
 def test_a_branch_that_moves_does_not_move_the_reader(hub, packed):
     upload("owner/moving", packed)
     dataset = open_packed("owner/moving")

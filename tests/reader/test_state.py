@@ -7,6 +7,7 @@ import sys
 import threading
 from pathlib import Path
 
+import numpy as np
 import pytest
 from torch.utils.data import DataLoader
 
@@ -42,7 +43,7 @@ def test_a_state_of_other_options_is_refused(packed, options, message):
 def test_a_state_of_other_data_or_code_is_refused(packed, tmp_path):
     state = open_packed(packed).state_dict()
     other = shutil.copytree(packed, tmp_path / "other")
-    rewrite_info(other, note="another run")
+    rewrite_info(other, {"note": "another run"})
     with pytest.raises(StateError, match=r"fingerprint is '[0-9a-f]{64}', the manifest here is '[0-9a-f]{64}'"):
         open_packed(other).load_state_dict(state)
     for key, version in (("version", 2), ("order_version", 1)):
@@ -78,8 +79,13 @@ def test_a_state_between_micro_batches_needs_the_same_cut(packed):
         ({"end": "repeat"}, "end='repeat'"),
         ({"decode": "numpy"}, "decode='numpy'"),
         ({"prefetch": -1}, "prefetch=-1"),
-        ({"range_size": 0}, "range_size=0, block_size=1048576: must be at least 1"),
-        ({"block_size": 0}, "range_size=134217728, block_size=0: must be at least 1"),
+        ({"global_batch_size": 4.0}, r"global_batch_size=4\.0: must be an integer"),
+        ({"global_batch_size": True}, "global_batch_size=True: must be an integer"),
+        ({"seed": None}, "seed=None: must be an integer"),
+        ({"retry_seconds": "60"}, "retry_seconds='60': must be a number"),
+        ({"retry_seconds": float("nan")}, "retry_seconds=nan: must be a number"),
+        ({"range_size": 0}, "range_size=0: must be an integer, at least 1"),
+        ({"block_size": 0}, "block_size=0: must be an integer, at least 1"),
         ({"blank": True}, "blank=True, mrope=False: both need the processor"),
         ({"mrope": True}, "blank=False, mrope=True: both need the processor"),
         ({"revision": "main"}, "revision='main': only repositories on the Hub"),
@@ -90,15 +96,43 @@ def test_arguments_that_do_not_fit_are_refused(packed, options, message):
         open_packed(packed, **options)
 
 
-@pytest.mark.parametrize("name", ["no/such/folder", "nowhere", "hf://models/a/b", "hf://datasets/a"])
+def test_a_number_may_be_of_numpy(packed):
+    batches = [packs_of(batch) for batch in open_packed(packed, seed=np.int64(3), micro_batch_size=np.int32(2))]
+    assert batches == [packs_of(batch) for batch in open_packed(packed, seed=3, micro_batch_size=2)]
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("step", 13), ("step", -1), ("step", 2.5), ("step", True), ("epoch", -1), ("epoch", "3"), ("epoch", 1 << 70),
+     ("lane", -1), ("lane", 1.0), ("lane", None)],
+)  # fmt: skip
+def test_a_position_that_is_none_is_refused(packed, key, value):
+    dataset = open_packed(packed)
+    with pytest.raises(StateError, match=rf"reader state: {key} is {value!r}, must be an integer from 0 to \d+"):
+        dataset.load_state_dict(dataset.state_dict() | {key: value})
+
+
+@pytest.mark.parametrize("name", ["no/such/folder", "nowhere", "/nowhere", "~/nowhere", "hf://models/a/b",
+                                  "hf://datasets/a"])  # fmt: skip
 def test_names_of_nothing_are_refused(name):
     with pytest.raises(ValueError, match=r"must be hf://|is no folder here"):
         open_packed(name)
 
 
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [({"split": "validation"}, "is of the split 'validation', not of 'train'"), ({"seq_len": None}, "seq_len is None")],
+)
+def test_a_manifest_that_cannot_be_this_splits_is_refused(packed, tmp_path, changes, message):
+    other = shutil.copytree(packed, tmp_path / "other")
+    rewrite_info(other, changes)
+    with pytest.raises(contract.ContractError, match=message):
+        open_packed(other)
+
+
 def test_a_manifest_of_another_contract_is_refused(packed, tmp_path):
     other = shutil.copytree(packed, tmp_path / "other")
-    rewrite_info(other, contract=2)
+    rewrite_info(other, {"contract": 2})
     with pytest.raises(contract.ContractError, match="contract version 2 is not 1"):
         open_packed(other)
 
@@ -110,7 +144,7 @@ def with_processor(packed, tmp_path_factory):
 
     folder = shutil.copytree(packed, tmp_path_factory.mktemp("with_processor"), dirs_exist_ok=True)
     fingerprint = processor.fetch(PROCESSOR).fingerprint
-    rewrite_info(folder, processor={"name": PROCESSOR, "revision": None, "fingerprint": fingerprint})
+    rewrite_info(folder, {"processor": {"name": PROCESSOR, "revision": None, "fingerprint": fingerprint}})
     return folder
 
 

@@ -85,9 +85,12 @@ def test_the_trainer_goes_on_as_if_it_had_not_been_interrupted(folder, tmp_path)
 def test_the_trainer_refuses_a_checkpoint_of_other_data(folder, tmp_path):
     train(folder, tmp_path, max_steps=5)
     other = write_dataset(tmp_path / "other", [[4] * 4, [4] * 4])
-    rewrite_info(other, note="another run")
+    rewrite_info(other, {"note": "another run"})
     with pytest.raises(StateError, match="fingerprint"):
         train(other, tmp_path, str(tmp_path / "checkpoint-5"))
+    moved = str((tmp_path / "checkpoint-5").rename(tmp_path / "elsewhere"))
+    with pytest.raises(StateError, match="fingerprint"):  # Trainer tells a callback what its arguments say
+        train(other, tmp_path / "new", moved, resume_from_checkpoint=moved)
 
 
 def accelerated(folder, num_steps: int, state: dict | None = None) -> tuple[list[float], dict]:

@@ -108,6 +108,39 @@ def test_a_repository_without_a_manifest_is_read_from_its_footers(
         open_packed(str(bare), split="test")
 
 
+def test_packs_of_a_writer_without_statistics_are_read(hub, packed, tmp_path):
+    """And an empty row group is none."""
+    table = pq.read_table(packed / "data/train/00000.parquet")
+    (tmp_path / "data/train").mkdir(parents=True)
+    with pq.ParquetWriter(tmp_path / "data/train/0.parquet", table.schema, write_statistics=False) as writer:
+        for part in (table.slice(0, 8), table.slice(0, 0), table.slice(8)):
+            writer.write_table(part)
+    upload("owner/plain", tmp_path)
+    for name in (str(tmp_path), "owner/plain"):
+        with pytest.warns(MissingManifestWarning):
+            dataset = open_packed(name)
+        assert dataset.manifest.info["seq_len"] == max(table["num_tokens"].to_pylist())
+        assert dataset.manifest.row_groups["num_rows"].to_pylist() == [8, 8]
+        assert sorted(pack for batch in dataset for pack in packs_of(batch)) == list(range(16))
+
+
+def test_a_listing_that_fails_is_asked_for_again_or_said(hub, packed, tmp_path):
+    bare = shutil.copytree(packed, tmp_path / "bare")
+    shutil.rmtree(bare / "manifest")
+    upload("owner/listed", bare)
+    fault = hub.inject(
+        route="list_tree", status=425, times=None
+    )  # of those that pass, one that huggingface_hub does not wait for
+    source = open_source("owner/listed", retry_seconds=0)
+    with pytest.raises(FetchError, match=r"data: gave up after 1 attempts"):
+        source.list_files("data")
+    assert fault.hits
+    hub.faults.clear()
+    assert [path for path, _ in source.list_files("data")] == [f"data/train/0000{i}.parquet" for i in range(3)]
+    with pytest.raises(FetchError, match=r"data: .*404"):
+        open_source("owner/nowhere", retry_seconds=60).list_files("data")
+
+
 def test_what_datasets_makes_of_packs_is_read(packed, tmp_path):
     """The same columns in files of other names, without our metadata; the rows here are those with an image."""
     import datasets

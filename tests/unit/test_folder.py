@@ -17,7 +17,7 @@ from packing_udfs import contract, fetch, folder_tree, hub_source, manifest
 from packing_udfs.folder_tree import FolderError, Stored, Tree, is_stored, stored_name
 
 RUN = Run(run="a" * 64, shards="b" * 64, num_shards=2)
-INFO = {"run": "a" * 64, "runs": [{"run": "a" * 64}], "totals": {}}
+INFO = {"run": "a" * 64, "runs": [{"run": "a" * 64}], "totals": {}, "seq_len": 32}
 REPORT = b'{"n": 1}\n'
 
 
