@@ -55,6 +55,7 @@ class SharedPosition:
         self._values = torch.zeros(len(self._FIELDS), dtype=torch.int64).share_memory_()
         self._finished = -1  # the generation whose epoch has been iterated to its end by this process
         self._num_begun = 0  # iterations in this process
+        self._own: tuple[int, int] | None = None  # (generation, micro-batches done) that this worker was given
 
     def __setstate__(self, state: dict) -> None:
         self.__dict__.update(state)
@@ -70,6 +71,11 @@ class SharedPosition:
         """The next iteration is of `epoch`, after `done` micro-batches."""
         self._values[:] = torch.tensor([epoch, done, self.generation + 1, 0, 0])
 
+    def start_here(self, epoch: int, done: int) -> None:
+        """The same for the next iteration of this worker alone: StatefulDataLoader gives each a position of its own."""
+        self._values[self._FIELDS.index("epoch")] = epoch
+        self._own = self.generation, done
+
     def begin(self, worker) -> tuple[int, int, tuple[int, int]]:
         """(epoch, micro-batches done) for an iteration that begins here, and what `finish` is to be told.
 
@@ -80,12 +86,15 @@ class SharedPosition:
         self._num_begun += 1
         mark = self.generation, _iteration(worker, self._num_begun)
         self._values[self._FIELDS.index("is_read_by_workers")] = worker is not None
+        if self._own and self._own[0] == self.generation:
+            return self.epoch, self._own[1], mark
         is_over = self._finished == self.generation or self.finished_by not in (0, mark[1])
         return self.epoch, 0 if is_over else self.done, mark
 
     def finish(self, mark: tuple[int, int]) -> None:
         """An iteration came to the end of its epoch. It is nobody's business if another position was set meanwhile."""
         if mark[0] == self.generation:
+            self._own = None
             self._finished, self._values[self._FIELDS.index("finished_by")] = mark
 
 
@@ -180,7 +189,8 @@ class StepDataset(IterableDataset):
                 f"reader state: it was taken between the micro-batches of a step, after {state['lane']} lanes of a "
                 f"rank, which is no whole number of micro-batches here; use the state of a finished step"
             )
-        self._shared.start(state["epoch"], state["step"] * self.micro_batches_per_step + micro_batches)
+        start = self._shared.start if get_worker_info() is None else self._shared.start_here
+        start(state["epoch"], state["step"] * self.micro_batches_per_step + micro_batches)
         self._position = None
 
     def __iter__(self) -> Iterator[dict]:

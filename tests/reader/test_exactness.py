@@ -2,6 +2,8 @@
 
 import math
 from collections import Counter
+from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -9,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
+from packing_udfs import position
 from packing_udfs.reader import PackedDataset
 from tests.reader.conftest import packs_of, write_dataset
 
@@ -216,6 +219,23 @@ def test_pad_fills_the_last_step_with_packs_that_teach_nothing(packed):
             assert (batch["num_label_tokens"][i] == 0) == is_padding
             assert batch["input_ids"][i].any()
     assert not any(batch["is_padding"].any() for batches in ranks for batch in batches[:-1])
+
+
+def test_workers_that_are_given_positions_side_by_side_each_keep_their_own(packed, monkeypatch):
+    """StatefulDataLoader tells each of its workers, at a time of its own."""
+    workers = [SimpleNamespace(id=i, num_workers=2, seed=7 + i) for i in range(2)]
+    datasets = [open_packed(packed) for _ in workers]
+    datasets[1]._shared._values = datasets[0]._shared._values  # as forked from one dataset
+    batches = list(open_packed(packed))
+
+    def as_worker(i: int, call):
+        monkeypatch.setattr(position, "get_worker_info", lambda: workers[i])
+        return call()
+
+    for i, dataset in enumerate(datasets):
+        as_worker(i, partial(dataset.load_state_dict, batches[8 * i]["state"]))
+    seen = [as_worker(i, lambda dataset=dataset: packs_of(next(iter(dataset)))) for i, dataset in enumerate(datasets)]
+    assert seen == [packs_of(batches[1]), packs_of(batches[9 + 1])]
 
 
 @pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")  # what torchdata 0.11 does to torch 2.13
