@@ -10,6 +10,7 @@ from typing import Any
 
 import yaml
 
+from jobs.licenses import front_matter, listed
 from jobs.publish import OutputError
 from packing_udfs import contract
 
@@ -59,8 +60,7 @@ def render(
         "size_categories": [size_category(sum(info["totals"]["num_packs"] for info in manifests.values()))],
         "tags": list(dict.fromkeys([*_listed(front.get("tags")), "packed", "image-text"])),
     }
-    if licenses:
-        ours["license"] = licenses[0] if len(licenses) == 1 else licenses
+    ours |= front_matter(licenses)
     header = _without(text, set(ours)) + yaml.safe_dump(ours, sort_keys=False, allow_unicode=True, width=1000)
     return f"---\n{header}---\n{_with_summary(body, summary)}"
 
@@ -90,7 +90,7 @@ def read_front_matter(readme: str) -> tuple[dict, str, str]:
 
 def licenses_of(readme: str) -> list[str]:
     """The licences that a README's front matter names."""
-    return [str(name) for name in _listed(read_front_matter(readme)[0].get("license"))]
+    return listed(read_front_matter(readme)[0])
 
 
 def _listed(value: Any) -> list:

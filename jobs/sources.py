@@ -26,6 +26,7 @@ from pyspark_huggingface.huggingface_source import HuggingFaceSource
 from jobs import adapters, path_source
 from jobs.adapters.copies import with_copies
 from jobs.huggingface_source import HuggingFace
+from jobs.licenses import listed as listed_licenses
 from jobs.pinned import PinnedSource, SourceError, SourceFile
 from jobs.repaired_reader import RepairedReader, path_in_repo, plain_schema, row_files
 from jobs.retries import retrying
@@ -117,8 +118,7 @@ def _commit(source: Source, field: str) -> tuple[str, tuple[str, ...]]:
     api = HfApi()
     try:
         info = api.dataset_info(source.repo, revision=source.revision)
-        licenses = (info.card_data or {}).get("license") or []
-        return info.sha, (licenses,) if isinstance(licenses, str) else tuple(licenses)
+        return info.sha, tuple(listed_licenses(info.card_data.to_dict() if info.card_data else {}))
     except RevisionNotFoundError:
         refs = api.list_repo_refs(source.repo, repo_type="dataset")
         names = ", ".join(ref.name for ref in [*refs.branches, *refs.tags])

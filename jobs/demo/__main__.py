@@ -66,10 +66,10 @@ def upload_source(spark) -> None:
 def source_card(configs: list[str], schema, licenses: list[str]) -> str:
     """A dataset card that gives each folder its configuration and the `images` column its Image feature."""
     from jobs.card import yaml_features
+    from jobs.licenses import front_matter
 
     front = {
-        # The Hub takes licences that it has a name for; "public-domain" has none.
-        "license": sorted({"other" if name == "public-domain" else name.lower() for name in licenses}),
+        **front_matter(licenses),
         "configs": [{"config_name": c, "data_files": [{"split": "train", "path": f"{c}/train-*"}]} for c in configs],
         "dataset_info": [{"config_name": c, "features": yaml_features(schema)} for c in configs],
     }

@@ -4,6 +4,8 @@ from typing import Any
 
 import yaml
 
+from jobs.licenses import ACCEPTED
+
 from .commits import GITATTRIBUTES, regular_entry
 from .discussions import AUTHOR
 from .errors import HubError
@@ -137,6 +139,10 @@ def validate_yaml(call: Call) -> Answer:
         found = front_matter(str(call.json().get("content", "")))
     except HubError as error:
         return json_answer({"error": str(error), "errors": [{"message": str(error)}], "warnings": []}, 400)
+    names = found.get("license") or []
+    if odd := [name for name in (names if isinstance(names, list) else [names]) if name not in ACCEPTED]:
+        message = f'"license" must be one of [{", ".join(sorted(ACCEPTED))}, array], not {odd[0]}'
+        return json_answer({"error": message, "errors": [{"message": message}], "warnings": []}, 400)
     warning = {"message": "empty or missing yaml metadata in repo card"}
     return json_answer({"errors": [], "warnings": [] if found else [warning]})
 

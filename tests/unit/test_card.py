@@ -109,7 +109,24 @@ def test_a_new_card():
 
 
 def test_several_licenses():
-    assert front(render(licenses=["mit", "cc-by-4.0"]))["license"] == ["mit", "cc-by-4.0"]
+    assert front(render(licenses=["mit", "cc-by-4.0"]))["license"] == ["cc-by-4.0", "mit"]
+
+
+def test_licenses_that_the_hub_has_no_name_for(session_hub):
+    """Expressions are taken apart; what the Hub would refuse gets `other` and a name, and is read back by that name."""
+    text = render(licenses=["CC-BY-2.0 AND CC0-1.0", "MIT", "Public domain (NASA)", "my-license", "cc0-1.0"])
+    assert front(text)["license"] == ["cc-by-2.0", "cc0-1.0", "mit", "other"]
+    assert front(text)["license_name"] == "my-license-and-public-domain-nasa"
+    DatasetCard(text).validate(repo_type="dataset")
+    assert "license_name" not in front(render(licenses=["other"]))
+    again = front(render(licenses=card.licenses_of(render(licenses=["my-license"]))))
+    assert (again["license"], again["license_name"]) == ("other", "my-license")
+
+
+def test_the_hub_refuses_other_names(session_hub):
+    text = render(licenses=["mit"]).replace("license: mit", "license: cc-by-2.0 and cc0-1.0")
+    with pytest.raises(ValueError, match="must be one of"):
+        DatasetCard(text).validate(repo_type="dataset")
 
 
 def test_an_existing_card_keeps_what_is_not_ours():
