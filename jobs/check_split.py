@@ -15,7 +15,7 @@ from packing_udfs import contract, drawn
 from packing_udfs.check import Limits, check_row_group
 from packing_udfs.encode import Encoder
 from packing_udfs.manifest import Manifest
-from packing_udfs.processor import ProcessorError, fetch
+from packing_udfs.processor import fetch_named
 from packing_udfs.shard_file import PARQUET_TAIL, row_group_span, row_group_totals
 
 DAMAGED = (pa.ArrowException, OSError, ValueError)  # what reading a file that is not what it should be raises
@@ -116,12 +116,7 @@ def limits_of(packed: Packed, found: Manifest, processor: str | None, decodes: b
 
 
 def _family(processor: str, found: Manifest):
-    files = fetch(processor)
-    if files.fingerprint != found.info["processor"]["fingerprint"]:
-        raise ProcessorError(
-            f"--processor: {processor} has other files than {found.info['processor']['name']}, for which this is packed"
-        )
-    return Encoder(files.load()).family
+    return Encoder(fetch_named(found.info["processor"], processor).load()).family
 
 
 def _image_token(packed: Packed, found: Manifest) -> int | None:

@@ -27,6 +27,7 @@ from pyspark.sql import SparkSession
 
 from jobs.installed import version
 from jobs.java import JavaError
+from jobs.publication import plain
 from jobs.report import Ledger
 from jobs.sampling import read_sample
 from jobs.session import get_session
@@ -98,7 +99,7 @@ def lay_out(
     stages = make_stages(samples, config)
     scale = Fraction(sum(s["num_rows"] for s in sources), sum(s["num_rows_read"] for s in sources))
     figures = {
-        "config": config.model_dump(mode="json"),
+        "config": plain(config, processor),
         "sources": sources,
         "processor": _describe_processor(processor, encoder),
         "global_batch_size": global_batch_size,
@@ -135,7 +136,7 @@ def _describe_source(pinned: PinnedSource, num_rows_read: int) -> dict:
 
 def _describe_processor(processor: ProcessorFiles, encoder: Encoder) -> dict:
     return {
-        "name": processor.name,
+        "name": processor.published_name,
         "class": type(encoder.processor).__name__,
         "revision": processor.revision,
         "fingerprint": processor.fingerprint,

@@ -27,7 +27,7 @@ from jobs.packed import Packed, PackedError, open_packed
 from jobs.pages import packs
 from packing_udfs import drawn
 from packing_udfs.manifest import Manifest
-from packing_udfs.processor import ProcessorError, fetch
+from packing_udfs.processor import ProcessorError, fetch_named
 
 EDGE, QUALITY = 320, 82  # of images on the page: pixels of the longer side, JPEG's quality
 _COLOURS = {"response": ("\x1b[1;36m", "\x1b[0m"), "image": ("\x1b[33m", "\x1b[0m"), "prompt": ("", "")}
@@ -200,19 +200,14 @@ def page(found: dict, name: str) -> str:
 
 
 def _decoder(found: Manifest, processor: str | None) -> Callable[[list[int]], str] | None:
-    """Token ids to text by the dataset's own processor; None, said on stderr, when only its name is known."""
-    named = found.info["processor"]
+    """Token ids to text by the dataset's own processor; None, said on stderr, when it is out of reach."""
     try:
-        files = fetch(processor or named["name"], "main" if processor else named["revision"] or "main")
+        files = fetch_named(found.info["processor"], processor)
     except ProcessorError as error:
         if processor:
             raise
-        print(f"text stays token ids: {error}; name a copy with --processor", file=sys.stderr)
+        print(f"text stays token ids: {error}", file=sys.stderr)
         return None
-    if files.fingerprint != named["fingerprint"]:
-        raise ProcessorError(
-            f"--processor: {files.name} has other files than {named['name']}, for which this is packed; name a copy"
-        )
     return files.load().tokenizer.decode
 
 

@@ -80,7 +80,7 @@ def is_appended(config: Config, head: Head, run: str) -> bool:
 
 def run_fingerprint(config: Config, sources: Sequence[PinnedSource], processor: ProcessorFiles) -> str:
     """SHA-256 of all that determines the output: contract, configuration, source commits, processor."""
-    return fingerprint_of(_plain(config), [s.commit for s in sources], processor.fingerprint)
+    return fingerprint_of(plain(config, processor), [s.commit for s in sources], processor.fingerprint)
 
 
 def fingerprint_of(config: dict, commits: Sequence[str], processor: str) -> str:
@@ -95,15 +95,18 @@ def shards_fingerprint(
 
     Shards of one fingerprint may be published together, whichever attempt packed them.
     """
-    tree = _plain(config)
+    tree = plain(config, processor)
     del tree["quality"]
     tree["output"] = {name: tree["output"][name] for name in ("repo", "split", "mode", "reuse", "max_drift")}
     commits = [source.commit for source in sources]
     return _sha256([contract.VERSION, tree, commits, processor.fingerprint, plan.paths, RESULT.names, _versions()])
 
 
-def _plain(config: Config) -> dict:
-    return config.model_dump(mode="json")
+def plain(config: Config, processor: ProcessorFiles) -> dict:
+    """The configuration as published files have it, with the processor's published name for its path."""
+    tree = config.model_dump(mode="json")
+    tree["processor"]["path"] = processor.published_name
+    return tree
 
 
 def _versions() -> dict[str, str]:
@@ -148,7 +151,7 @@ class Publication:
 
     @property
     def _config(self) -> dict:
-        return _plain(self.config)
+        return plain(self.config, self.processor)
 
     def _of_split(self, split: str) -> list[dict]:
         is_first = split == self.config.output.split
@@ -177,7 +180,7 @@ class Publication:
             "vision_unit": self.vision_unit,
             "num_shards": self._num_shards(split, before),
             "processor": {
-                "name": self.processor.name,
+                "name": self.processor.published_name,
                 "revision": self.processor.revision,
                 "fingerprint": self.processor.fingerprint,
             },

@@ -6,6 +6,7 @@ reader checks it. Code in a processor's repository is never run.
 """
 
 import hashlib
+import os
 import tempfile
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,11 +24,19 @@ class ProcessorError(ValueError):
 
 @dataclass(frozen=True)
 class ProcessorFiles:
-    """The files of a processor: `name` is the path or repository asked for, `revision` its commit (None if local)."""
+    """The files of a processor: `name` is the path or repository asked for, `revision` its commit (None if local).
+
+    `published_name` is what published files call it: of a folder its own name without the way to it, which would tell
+    whose machine packed, and make the bytes differ from one checkout to the next. The fingerprint says which files.
+    """
 
     name: str
     revision: str | None
     files: tuple[tuple[str, bytes], ...]
+
+    @property
+    def published_name(self) -> str:
+        return self.name if self.revision else os.path.basename(os.path.abspath(self.name))
 
     @cached_property
     def fingerprint(self) -> str:
@@ -84,6 +93,26 @@ def fetch(path: str, revision: str = "main") -> ProcessorFiles:
     if num_bytes > _MAX_BYTES:
         raise ProcessorError(f"processor.path: {path} has {num_bytes} bytes of configuration, more than {_MAX_BYTES}")
     return ProcessorFiles(path, commit, tuple((name, (folder / name).read_bytes()) for name in names))
+
+
+def fetch_named(named: dict, path: str | None = None) -> ProcessorFiles:
+    """The processor that a manifest names (its info's `processor`), or the copy of it at `path`.
+
+    Raises ProcessorError when it is out of reach, or a copy has other files than the named one.
+    """
+    is_folder = named["revision"] is None
+    if path is None and is_folder and not Path(named["name"]).is_dir():
+        raise ProcessorError(
+            f"the dataset was packed with a folder {named['name']!r}, whose place is not published: name it, or a copy "
+            f"with the fingerprint {named['fingerprint']}, with --processor"
+        )
+    found = fetch(path or named["name"], "main" if path or is_folder else named["revision"])
+    if found.fingerprint != named["fingerprint"]:
+        at = "" if is_folder else f" at {named['revision']}"
+        raise ProcessorError(
+            f"--processor: {found.name} has other files than {named['name']}{at}, for which this is packed; name a copy"
+        )
+    return found
 
 
 def _download(path: str, revision: str) -> tuple[Path, str]:

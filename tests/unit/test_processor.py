@@ -9,7 +9,7 @@ from huggingface_hub import HfApi
 from transformers import Idefics3Processor
 
 from packing_udfs import processor
-from packing_udfs.processor import ProcessorError, ProcessorFiles, fetch
+from packing_udfs.processor import ProcessorError, ProcessorFiles, fetch, fetch_named
 from tests.unit.demo_samples import DEMO
 
 NAMES = ["chat_template.jinja", "processor_config.json", "tokenizer.json", "tokenizer_config.json"]
@@ -183,3 +183,26 @@ def test_no_hub(monkeypatch):
         ProcessorError, match=r"^processor\.path: 'a/b' is no directory, and http://127\.0\.0\.1:9 does"
     ):
         fetch("a/b")
+
+
+def test_published_files_do_not_say_where_a_folder_was(folder):
+    found = fetch(str(folder))
+    assert found.name == str(folder)
+    assert found.published_name == folder.name
+    assert fetch(f"{folder}/").published_name == folder.name
+    assert ProcessorFiles("owner/model", "c" * 40, ()).published_name == "owner/model"
+
+
+def test_a_named_folder_is_found_by_its_files(folder, tmp_path, monkeypatch):
+    found = fetch(str(folder))
+    named = {"name": found.published_name, "revision": None, "fingerprint": found.fingerprint}
+    monkeypatch.chdir("/")
+    with pytest.raises(ProcessorError, match=f"packed with a folder '{folder.name}', whose place is not published"):
+        fetch_named(named)
+    assert fetch_named(named, str(folder)).fingerprint == found.fingerprint
+    monkeypatch.chdir(folder.parent)
+    assert fetch_named(named).fingerprint == found.fingerprint
+    (folder / "more.json").write_text("{}")
+    for path in (None, str(folder)):
+        with pytest.raises(ProcessorError, match=f"--processor: .*has other files than {folder.name}, for which"):
+            fetch_named(named, path)

@@ -12,7 +12,7 @@ from jobs import report
 from jobs.packed import Packed, PackedError, open_packed
 from jobs.pages import packs, run
 from packing_udfs import contract
-from tests.unit.demo_samples import demo_rows
+from tests.unit.demo_samples import DEMO, demo_rows
 from tests.unit.published import publish_demo
 
 
@@ -40,6 +40,18 @@ def rebuild(folder, *arguments: str) -> str:
 def test_rebuilt_to_the_byte(page, folder, capsys):
     assert rebuild(folder) == page
     assert capsys.readouterr().out.startswith("samples      229 in = ")
+
+
+def test_two_checkouts_publish_the_same_bytes(published, tmp_path):
+    """Nothing that is published says where the processor was."""
+    copy = shutil.copytree(DEMO / "processor", tmp_path / "elsewhere" / "processor")
+    publish_demo(tmp_path / "again", "shards.validation_fraction=0.1", f"processor.path={copy}")
+    files = [path.relative_to(published) for path in sorted(published.rglob("*")) if path.is_file()]
+    assert "report.html" in map(str, files)
+    for path in files:
+        data = (published / path).read_bytes()
+        assert str(DEMO).encode() not in data, path
+        assert data == (tmp_path / "again" / path).read_bytes(), path
 
 
 def test_only_drawn_packs_are_read_with_their_images(published, monkeypatch):
