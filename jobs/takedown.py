@@ -1,13 +1,14 @@
 """Take samples out of a packed dataset, and prove that its new revision holds nothing of them.
 
-    python -m jobs.takedown --repo user/packed --ids 1234,-77
+    python -m jobs.takedown --repo user/packed --ids -77,1234
     python -m jobs.takedown --repo user/packed --ids-file ids.txt
     python -m jobs.takedown --repo user/packed --where source=user/photos/train
 
 No source is read. A first look at the light columns finds the files that hold the samples; each of them is packed again
 around the holes (`packing_udfs.sticky`), so that little is uploaded, and the others stay as they are. Before anything
-is published every image of every file of the new revision is compared with those that go: an image that another sample
-shows as well is an error that names it. Manifest, report, card, page and quarantine follow in the same commit.
+is published every image of every file of the new revision is compared with those that go (`jobs.takedown_proof`): an
+image that another sample shows as well is an error that names all such samples. Manifest, report, card, page and
+quarantine follow in the same commit.
 
 The ids stay in the manifest (`taken_down`), and packing from the sources leaves those samples out, counted and with a
 reason, until the manifest is gone. An edited text is another sample: take it out of the source too.
@@ -22,16 +23,15 @@ import dataclasses
 import hashlib
 import json
 import logging
+import re
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from fsspec.implementations.local import LocalFileSystem
 
 from jobs import publish
 from jobs.folder import Folder
@@ -40,38 +40,24 @@ from jobs.pack import settings
 from jobs.packed import Packed, open_packed
 from jobs.pages import run as run_page
 from jobs.remainder import Remainder, small_files
-from jobs.results import empty_row, from_ipc, to_ipc
+from jobs.results import empty_row, to_ipc
+from jobs.takedown_proof import NUM_SHOWN, SharedImagesError, TakedownError, Wanted, prove, some_of
 from packing_udfs import contract, shard_file
 from packing_udfs.assemble import Unit
 from packing_udfs.config import is_folder, parse
 from packing_udfs.encode import EncodedSample, Encoder
 from packing_udfs.pack import pack_units, sums_of, unit_key
-from packing_udfs.processor import fetch
+from packing_udfs.processor import fetch_named
 from packing_udfs.sticky import Previous
 
 RETRY_SECONDS = 300.0
-
-
-class TakedownError(ValueError):
-    """A takedown that cannot be done as asked; the message names what stands against it. Nothing was published."""
-
-
-@dataclass(frozen=True)
-class Wanted:
-    """Which samples go: by id, or all of a source."""
-
-    ids: frozenset[int] = frozenset()
-    source: str | None = None
-
-    def takes(self, sample_id: int, source: str) -> bool:
-        return sample_id in self.ids or source == self.source
 
 
 def take_down(repo: str, wanted: Wanted, *, processor: str | None = None) -> dict:
     """Take samples out of a repository's main branch; counts and the new commit.
 
     processor: where the processor is, if not where the manifest says. Raises TakedownError, OutputError or PublishError
-    with the repository unchanged.
+    with the repository unchanged. Ids that no sample has are in the answer's `not_there`.
     """
     in_folder = is_folder(repo)
     repository = Folder(repo, keeps_before=False) if in_folder else publish.Repository(repo, RETRY_SECONDS)
@@ -88,8 +74,11 @@ def take_down(repo: str, wanted: Wanted, *, processor: str | None = None) -> dic
             _rewrite(packed, splits[split], wanted, processor, repository, Path(folder), hashes)
             _clear_quarantine(packed, split, splits[split], wanted)
         if not any(part.taken or part.quarantine for part in splits.values()):
-            raise TakedownError(f"{repo}: none of its samples is one of those to be taken down; nothing was done")
-        num_images = _prove(packed, splits, wanted, hashes, Path(folder))
+            raise TakedownError(
+                f"{repo}: none of its samples is one of those to be taken down; nothing was done"
+                + _sources_there(splits, wanted)
+            )
+        num_images = prove(packed, splits, wanted, hashes, Path(folder))
         files = small_files(packed, splits, head, Path(folder))
     done = {name: part for name, part in splits.items() if part.taken or part.quarantine}
     told = json.dumps([sorted(unit.sample_id for part in done.values() for unit in part.taken), wanted.source])
@@ -107,9 +96,25 @@ def take_down(repo: str, wanted: Wanted, *, processor: str | None = None) -> dic
         "num_files": len(rows) + sum(len(part.gone) for part in splits.values()),
         "num_images_compared": num_images,
         "num_images_taken_down": len(hashes),
+        "not_there": sorted(wanted.ids - _gone(splits) - set(head.taken_down)),
         "previous_commit": head.commit,
         "commit": draft.publish(files, delete),
     }
+
+
+def _gone(splits: Mapping[str, Remainder]) -> set[int]:
+    """Ids of the samples that went from packs and quarantine."""
+    parts = splits.values()
+    return {unit.sample_id for part in parts for unit in part.taken} | {
+        row["sample_id"] for part in parts for row in part.set_aside
+    }
+
+
+def _sources_there(splits: Mapping[str, Remainder], wanted: Wanted) -> str:
+    """What --where could have named."""
+    runs = [run for part in splits.values() for run in part.manifest.info["runs"]]
+    names = sorted({source["name"] for run in runs for source in run["sources"]})
+    return "" if wanted.source is None else f"; its sources are {', '.join(names)}"
 
 
 def _rewrite(
@@ -166,14 +171,7 @@ def _takes(packed: Packed, row: dict, wanted: Wanted) -> Iterator[bool]:
 
 def _encoder(info: dict, processor: str | None) -> Encoder:
     """What says how much image work a sample is, for which packs are kept alike."""
-    named = info["processor"]
-    found = fetch(processor or named["name"], named["revision"] or "main")
-    if found.fingerprint != named["fingerprint"]:
-        raise TakedownError(
-            f"--processor: {processor or named['name']} is not the processor that the dataset was packed with, "
-            f"{named['name']} at {named['revision']}"
-        )
-    return Encoder(found.load())
+    return Encoder(fetch_named(info["processor"], processor).load())
 
 
 def _units(table: pa.Table, encoder: Encoder) -> list[list[Unit]]:
@@ -216,56 +214,29 @@ def _clear_quarantine(packed: Packed, split: str, part: Remainder, wanted: Wante
                 part.set_aside += table.filter(pc.invert(pa.array(keep))).to_pylist()
 
 
-def _prove(packed: Packed, splits: dict[str, Remainder], wanted: Wanted, hashes: set[bytes], folder: Path) -> int:
-    """Read every image and id of the new revision; how many images. Raises TakedownError for one that should go."""
-    num_images = 0
-    for part in splits.values():
-        for row in part.manifest.row_groups.to_pylist():
-            if row["file"] not in part.files:
-                num_images += _look(packed.row_group, row["file"], row["row_group"], wanted, hashes)
-        for row in part.rows:
-            local = Packed("the new revision", None, LocalFileSystem(), str(folder))
-            for index in range(from_ipc(row["row_groups"]).num_rows):
-                num_images += _look(local.row_group, row["path"], index, wanted, hashes)
-    return num_images
-
-
-def _look(read: Callable, file: str, index: int, wanted: Wanted, hashes: set[bytes]) -> int:
-    columns = ["images", "sample_ids", "sample_sources", "sample_num_images"]
-    packs = read(file, index, columns).to_pylist()
-    num_images = 0
-    for pack in packs:
-        images = iter(pack["images"])
-        for i, source, count in zip(pack["sample_ids"], pack["sample_sources"], pack["sample_num_images"], strict=True):
-            assert not wanted.takes(i, source), f"{file}: sample {i} is still there"
-            for _ in range(count):
-                if hashlib.sha256(next(images)["bytes"]).digest() in hashes:
-                    raise TakedownError(
-                        f"{file}: sample {i} of {source} shows an image that is to be taken down; "
-                        "nothing was published: name that sample too"
-                    )
-                num_images += 1
-    return num_images
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Command line; returns the exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m jobs.takedown", description="Take samples out of a packed dataset."
     )
     parser.add_argument("--repo", required=True, help="the packed dataset, owner/name or a folder")
-    which = parser.add_mutually_exclusive_group(required=True)
-    which.add_argument("--ids", help="sample_ids, with commas between them")
-    which.add_argument("--ids-file", help="a file of sample_ids, one a line")
-    which.add_argument("--where", metavar="source=NAME", help="all samples of a source, as sample_sources names it")
+    parser.add_argument("--ids", help="sample_ids, with commas between them; they may be negative: --ids -77,12")
+    parser.add_argument("--ids-file", metavar="FILE", help="a file of sample_ids, one a line")
+    parser.add_argument("--where", metavar="source=NAME", help="all samples of a source, as sample_sources names it")
     parser.add_argument("--processor", help="where the processor is, if not where the manifest says")
-    args = parser.parse_args(argv)
+    args = parser.parse_args(_joined(sys.argv[1:] if argv is None else argv))
+    if args.ids is None and args.ids_file is None and args.where is None:
+        parser.error("which samples? one of --ids, --ids-file and --where is needed; what several name is all taken")
     logging.basicConfig(format="%(levelname)s %(name)s: %(message)s")
     try:
         done = take_down(args.repo, _wanted(args), processor=args.processor)
     except (ValueError, OSError, PublishError, OutputError) as error:
         print(f"error: {error}", file=sys.stderr)
+        if isinstance(error, SharedImagesError) and len(error.ids) > NUM_SHOWN:
+            print("\n".join(map(str, error.ids)))
         return 1
+    if some := done["not_there"]:
+        print(f"not there    {len(some):,} of the ids given: {some_of(some)}")
     print(
         f"taken down   {done['num_samples']:,} samples with {done['num_images_taken_down']:,} images, "
         f"from {done['num_files']:,} files\n"
@@ -284,20 +255,43 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
+def _joined(argv: Sequence[str]) -> list[str]:
+    """`--ids -77,12` as `--ids=-77,12`: argparse takes what begins with a minus and is no number for an option."""
+    joined: list[str] = []
+    for word in argv:
+        if joined and joined[-1] == "--ids" and re.match(r"-\d", word):
+            joined[-1] += f"={word}"
+        else:
+            joined.append(word)
+    return joined
+
+
 def _wanted(args: argparse.Namespace) -> Wanted:
+    source, ids = None, set()
     if args.where is not None:
-        name, equals, value = args.where.partition("=")
-        if name != "source" or not equals or not value:
+        name, equals, source = args.where.partition("=")
+        if name != "source" or not equals or not source:
             raise TakedownError(f"--where: {args.where!r} is refused: must be source=NAME")
-        return Wanted(source=value)
-    text = args.ids if args.ids is not None else Path(args.ids_file).read_text(encoding="utf-8")
-    try:
-        ids = frozenset(int(one) for one in text.replace(",", " ").split())
-    except ValueError as error:
-        raise TakedownError(f"--ids: {error}: ids are whole numbers") from None
-    if not ids:
-        raise TakedownError("--ids: there are none")
-    return Wanted(ids)
+    if args.ids is not None:
+        ids |= _parsed("--ids", args.ids)
+    if args.ids_file is not None:
+        try:
+            text = Path(args.ids_file).read_text(encoding="utf-8")
+        except OSError as error:
+            raise TakedownError(f"--ids-file: {args.ids_file} cannot be read: {error.strerror}") from None
+        except UnicodeDecodeError:
+            raise TakedownError(f"--ids-file: {args.ids_file} is not text in UTF-8") from None
+        ids |= _parsed("--ids-file", text)
+    return Wanted(frozenset(ids), source)
+
+
+def _parsed(option: str, text: str) -> set[int]:
+    words = text.replace(",", " ").split()
+    if odd := next((word for word in words if not re.fullmatch(r"[+-]?\d+", word)), None):
+        raise TakedownError(f"{option}: {odd!r} is refused: ids are whole numbers, as `sample_ids` has them")
+    if not words:
+        raise TakedownError(f"{option}: there are none")
+    return {int(word) for word in words}
 
 
 if __name__ == "__main__":

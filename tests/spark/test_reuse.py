@@ -13,6 +13,8 @@ from tests.spark.conftest import DEMO
 from tests.spark.made_sources import VQA, parquet, picture, upload
 from tests.spark.test_kills import killed, start_job, wait_for
 
+PROCESSOR = ("--processor", str(DEMO / "processor"))
+
 NUM = 96
 
 
@@ -125,7 +127,7 @@ def test_what_is_taken_down_is_gone_and_stays_gone(run, api, capsys):
     before = samples("user/reused-taken")
     some = sorted(before)[:3]
     ids = ",".join(str(sample[0]) for sample in some)
-    assert takedown.main(["--repo", "user/reused-taken", f"--ids={ids}"]) == 0
+    assert takedown.main(["--repo", "user/reused-taken", *PROCESSOR, f"--ids={ids}"]) == 0
     out = capsys.readouterr().out
     assert "3 samples with 3 images" in out
     assert f"none of {NUM - 3} images" in out
@@ -147,13 +149,13 @@ def test_what_is_taken_down_is_gone_and_stays_gone(run, api, capsys):
 def test_a_takedown_of_nothing_and_of_a_shared_image_is_refused(run, capsys):
     both = [*rows(range(20)), rows([3], edited=[3])[0]]
     run("user/reused-shared", {"data/train/0.parquet": both})
-    assert takedown.main(["--repo", "user/reused-shared", "--ids=12345"]) == 1
+    assert takedown.main(["--repo", "user/reused-shared", *PROCESSOR, "--ids=12345"]) == 1
     assert "none of its samples is one of those" in capsys.readouterr().err
     shared = [sample for sample in samples("user/reused-shared") if sample[2] == digest_of(3)]
     assert len(shared) == 2
-    assert takedown.main(["--repo", "user/reused-shared", f"--ids={shared[0][0]}"]) == 1
-    assert "shows an image that is to be taken down; nothing was published" in capsys.readouterr().err
-    assert takedown.main(["--repo", "user/reused-shared", f"--ids={shared[0][0]},{shared[1][0]}"]) == 0
+    assert takedown.main(["--repo", "user/reused-shared", *PROCESSOR, f"--ids={shared[0][0]}"]) == 1
+    assert f"nothing was published: name them too, with --ids {shared[1][0]} beside" in capsys.readouterr().err
+    assert takedown.main(["--repo", "user/reused-shared", *PROCESSOR, f"--ids={shared[0][0]},{shared[1][0]}"]) == 0
     assert len(samples("user/reused-shared")) == 19
 
 

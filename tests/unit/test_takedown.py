@@ -2,18 +2,24 @@
 
 import hashlib
 from collections import Counter
+from pathlib import Path
+from types import SimpleNamespace
 
+import pyarrow as pa
 import pytest
 from huggingface_hub import HfApi
 
 from jobs import takedown
 from jobs.folder import Folder
 from jobs.packed import Packed, open_packed
+from jobs.takedown_proof import prove
 from jobs.validate import validate
 from packing_udfs.folder_tree import PUBLISHED, Tree
+from tests.unit.demo_samples import DEMO
 from tests.unit.published import publish_demo
 
 REPO = "user/demo-taken"
+PROCESSOR = str(DEMO / "processor")  # a folder, whose place the manifest does not say
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +56,12 @@ def alone(found: Counter) -> list:
 def test_two_samples_go_and_nothing_else_changes(published, capsys):
     gone = alone(published)[:2]
     before = open_packed(REPO)
-    assert takedown.main(["--repo", REPO, "--ids=" + ",".join(str(sample[0]) for sample in gone)]) == 0
+    assert (
+        takedown.main(
+            ["--repo", REPO, "--processor", PROCESSOR, "--ids=" + ",".join(str(sample[0]) for sample in gone)]
+        )
+        == 0
+    )
     out = capsys.readouterr().out
     assert out.startswith("taken down   2 samples with ")
     assert f"super_squash_history('{REPO}', repo_type='dataset')" in out
@@ -86,7 +97,7 @@ def _images(packed: Packed, gone: list) -> list[bytes]:
 
 def test_a_source_goes_whole(published):
     sources = sorted({sample[1] for sample in published})
-    done = takedown.take_down(REPO, takedown.Wanted(source=sources[0]))
+    done = takedown.take_down(REPO, takedown.Wanted(source=sources[0]), processor=PROCESSOR)
     packed = open_packed(REPO)
     assert done["num_samples"] >= 50
     assert {sample[1] for sample in samples(packed)} == set(sources[1:])
@@ -100,10 +111,13 @@ def test_a_source_goes_whole(published):
     ("arguments", "message"),
     [
         (["--ids=12345"], "none of its samples is one of those to be taken down"),
-        (["--ids=x"], "--ids: invalid literal for int() with base 10: 'x': ids are whole numbers"),
+        (["--ids", "-12,abc"], "--ids: 'abc' is refused: ids are whole numbers, as `sample_ids` has them"),
+        (["--ids", "-12,13"], "none of its samples is one of those to be taken down; nothing was done\n"),
         (["--ids="], "--ids: there are none"),
         (["--where", "id=3"], "--where: 'id=3' is refused: must be source=NAME"),
-        (["--ids-file", "/nowhere"], "No such file"),
+        (["--where", "source=charts"], "nothing was done; its sources are charts_and_pages, photos_and_drawings\n"),
+        (["--ids-file", "/nowhere"], "--ids-file: /nowhere cannot be read: No such file or directory"),
+        (["--ids-file", "/"], "--ids-file: / cannot be read: Is a directory"),
     ],
 )
 def test_what_cannot_be_done_is_refused(published, capsys, arguments, message):
@@ -111,6 +125,53 @@ def test_what_cannot_be_done_is_refused(published, capsys, arguments, message):
     assert takedown.main(["--repo", REPO, *arguments]) == 1
     assert message in capsys.readouterr().err
     assert HfApi().dataset_info(REPO).sha == head
+
+
+def test_one_of_the_ways_to_name_samples_is_needed(capsys):
+    with pytest.raises(SystemExit):
+        takedown.main(["--repo", REPO])
+    assert "one of --ids, --ids-file and --where is needed" in capsys.readouterr().err
+
+
+class Held:
+    """A dataset of one file whose samples show these images."""
+
+    def __init__(self, **images: str):
+        self.packs = pa.table({
+            "images": [[{"bytes": one.encode()} for of_sample in images.values() for one in of_sample]],
+            "sample_ids": [[int(name[1:]) for name in images]],
+            "sample_sources": [["of"] * len(images)],
+            "sample_num_images": [list(map(len, images.values()))],
+        })  # fmt: skip
+
+    def row_group(self, file, index, columns):
+        return self.packs.select(columns)
+
+    def prove(self, gone: str) -> int:
+        rows = pa.table({"file": ["data/0.parquet"], "row_group": [0]})
+        split = SimpleNamespace(manifest=SimpleNamespace(row_groups=rows), files=set(), rows=[])
+        hashes = {hashlib.sha256(one.encode()).digest() for one in gone}
+        return prove(self, {"train": split}, takedown.Wanted(frozenset([99])), hashes, Path("/nowhere"))
+
+
+def test_all_that_share_an_image_are_named_at_once():
+    """Sample 5 shows what goes, 1 shares an image with it and stands before it, 4 with that one; 2 and 3 with none."""
+    held = Held(s1="bc", s2="", s3="xy", s4="cd", s5="ab")
+    assert held.prove("z") == 8
+    with pytest.raises(takedown.SharedImagesError) as error:
+        held.prove("a")
+    assert error.value.ids == [1, 4, 5]
+    assert str(error.value).startswith("3 other samples would show an image that is to be taken down, or share one ")
+    assert "1 of of in data/0.parquet; 4 of of in data/0.parquet; 5 of of in data/0.parquet; " in str(error.value)
+    assert str(error.value).endswith("nothing was published: name them too, with --ids 1,4,5 beside those given")
+
+
+def test_of_many_that_share_an_image_the_first_are_shown():
+    with pytest.raises(takedown.SharedImagesError) as error:
+        Held(**{f"s{i}": "a" for i in range(50)}).prove("a")
+    assert error.value.ids == list(range(50))
+    assert "19 of of in data/0.parquet and 30 more; nothing" in str(error.value)
+    assert "with --ids-file" in str(error.value)
 
 
 def test_a_repository_without_packs_is_refused(session_hub, capsys):
@@ -129,7 +190,7 @@ def test_in_a_folder_nothing_of_them_is_left(tmp_path, capsys):
     was = samples(before)
     gone = alone(was)[:1]
     images = _images(before, gone)
-    assert takedown.main(["--repo", folder.folder, f"--ids={gone[0][0]}"]) == 0
+    assert takedown.main(["--repo", folder.folder, "--processor", PROCESSOR, f"--ids={gone[0][0]}"]) == 0
     assert "old          files that held them are removed" in capsys.readouterr().out
     assert samples(open_packed(folder.folder)) == was - Counter(gone)
     files = [path for path in (tmp_path / "volume").rglob("*") if path.is_file()]
