@@ -60,7 +60,7 @@ soak: setup ## kill and resume the reader a thousand times, prints what was lost
 	$(BIN)/python -W ignore -m tests.reader.soak --kills $(KILLS)
 
 compare: setup ## padding and packing side by side, drawn on the demo: artifacts/compare/
-	$(BIN)/python -m jobs.demo.compare --out artifacts/compare
+	$(BIN)/python -m jobs.demo.compare
 
 notebooks: setup ## run the notebooks, but the one for Databricks, and keep their output
 	$(BIN)/python -m tests.spark.notebooks
@@ -77,6 +77,6 @@ dist: setup ## the archive that Spark's workers unpack: dist/packing-env.tar.gz;
 	ln -sfn $(VENV) env
 
 clean: ## remove what the other targets made
-	rm -rf $(VENV) $(OLD_SPARK) env .local_hub artifacts compare .pytest_cache .hypothesis .ruff_cache build dist *.egg-info
+	rm -rf $(VENV) $(OLD_SPARK) env .local_hub artifacts .pytest_cache .hypothesis .ruff_cache build dist *.egg-info
 
 .PHONY: help setup run test test-slow test-spark-4.0 lint fmt bench soak compare notebooks hub cluster dist clean

@@ -169,7 +169,9 @@ def main(argv: list[str] | None = None, spark: SparkSession | None = None) -> in
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--config", required=True, help="YAML file with the fields below")
-    parser.add_argument("--out", default="compare", help="folder for compare.html and compare.json (%(default)s)")
+    parser.add_argument(
+        "--out", default="artifacts/compare", help="folder for compare.html and compare.json (%(default)s)"
+    )
     parser.add_argument("--max-samples", type=int, default=2000, help="rows to read at most (%(default)s)")
     parser.add_argument("--global-batch-size", type=int, default=32, help="rows in a training step (%(default)s)")
     parser.add_argument("--spark-conf", help="Spark properties of a session made here; default conf/spark/local.conf")

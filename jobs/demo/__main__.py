@@ -5,41 +5,77 @@
 It is the main job and the reader as anybody calls them; only the Hub is local. Exits non-zero on any failure.
 """
 
+import argparse
+import errno
 import json
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
-from jobs.local_hub import LocalHub
+from jobs.local_hub import PORT, LocalHub
 
 DEMO = Path(__file__).resolve().parent
 ROOT = DEMO.parent.parent
 SOURCE, PACKED = "user/demo-source", "user/demo-packed"
 
 NEXT = f"""
-next, with the Hub of this run served by `make hub` in another terminal, and there stopped again before `make run`:
-  export HF_ENDPOINT=http://127.0.0.1:8765 HF_TOKEN=hf_local
+next, on the Hub of this run, which has stopped: `make hub` in another terminal serves it (and is stopped there before
+the next `make run`); paste here the lines that it prints. In a browser, report.html is the page of what was packed:
+  http://127.0.0.1:{PORT}/datasets/{PACKED}
+  .venv/bin/python -m jobs.report {PACKED}                    # the same page, as ./report.html
+  .venv/bin/python -m jobs.inspect {PACKED} --pack 17 --processor jobs/demo/processor --out pack.html
+  .venv/bin/python -m jobs.validate {PACKED}
   .venv/bin/python -c "from datasets import load_dataset; row = next(iter(load_dataset('{PACKED}', split='train', \\
 streaming=True))); print({{name: len(v) if isinstance(v, list) else v for name, v in row.items()}})"
 or, with no Hub to start: make compare"""
 
 
-def main(folder: str) -> int:
-    """Run the demo against a Hub kept in `folder`; returns the exit code."""
-    with LocalHub(folder) as hub:
-        os.environ |= hub.environment()  # before huggingface_hub is imported and before the JVM starts
-        from jobs import pack
-        from jobs.session import get_session
+def main(argv: Sequence[str] | None = None) -> int:
+    """Command line; returns the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m jobs.demo", description="Pack the demo on an embedded Hub and stream one batch of it."
+    )
+    parser.add_argument(
+        "folder", nargs="?", default=ROOT / ".local_hub", help="where the Hub is kept (default: .local_hub)"
+    )
+    folder = parser.parse_args(argv).folder
+    try:
+        hub = _start_hub(folder)
+    except ValueError as error:  # the folder's Hub is being served by another process
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    try:
+        return run(hub)
+    finally:
+        hub.stop()
 
-        print(f"hub          {hub.url}, kept in {folder}")
-        spark = get_session()
-        upload_source(spark)
-        code = pack.main(["--config", str(ROOT / "conf" / "jobs" / "demo.yaml"), f"processor.path={DEMO}/processor"])
-        if code:
-            return code
-        show_batch()
-        print(NEXT)
-        spark.stop()
+
+def _start_hub(folder: str | Path) -> LocalHub:
+    """At the port of `make hub`, so that addresses printed now hold then; at any when that one is taken."""
+    try:
+        return LocalHub(folder, port=PORT).start()
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            raise
+        return LocalHub(folder).start()
+
+
+def run(hub: LocalHub) -> int:
+    """The demo against a Hub that is served; returns the exit code."""
+    os.environ |= hub.environment()  # before huggingface_hub is imported and before the JVM starts
+    from jobs import pack
+    from jobs.session import get_session
+
+    print(f"hub          {hub.url}, kept in {hub.root}")
+    spark = get_session()
+    upload_source(spark)
+    code = pack.main(["--config", str(ROOT / "conf" / "jobs" / "demo.yaml"), f"processor.path={DEMO}/processor"])
+    if code:
+        return code
+    show_batch()
+    print(NEXT)
+    spark.stop()
     return 0
 
 
@@ -93,7 +129,4 @@ def show_batch() -> None:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main(*(sys.argv[1:] or [str(ROOT / ".local_hub")])))
-    except ValueError as error:  # the folder's Hub is being served by another process
-        sys.exit(f"error: {error}")
+    sys.exit(main())

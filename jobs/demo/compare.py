@@ -13,6 +13,10 @@ from jobs.local_hub import LocalHub
 
 def main(options: list[str]) -> int:
     """Compare on the demo; returns the exit code."""
+    if {"-h", "--help"} & set(options):
+        from jobs import compare
+
+        return compare.main(["--help"])  # which exits, with no Hub made
     with LocalHub(ROOT / ".local_hub") as hub:
         os.environ |= hub.environment()  # before huggingface_hub is imported and before the JVM starts
         from huggingface_hub import HfApi

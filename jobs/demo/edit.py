@@ -1,6 +1,15 @@
-"""A new version of the demo's source on the Hub: what people do to a dataset after it has been packed."""
+"""A new version of the demo's source on the Hub: what people do to a dataset after it has been packed.
 
+    python -m jobs.demo.edit [--every 50]
+
+The Hub is that of the environment, as `make hub` prints it.
+"""
+
+import argparse
 import io
+import os
+import sys
+from collections.abc import Sequence
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -28,3 +37,29 @@ def edit_source(every: int) -> int:
         operations.append(CommitOperationAdd(path, out.getvalue()))
     api.create_commit(SOURCE, operations, commit_message="Other answers", repo_type="dataset")
     return num_edited
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Command line; returns the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m jobs.demo.edit",
+        description=f"Edit some answers of {SOURCE}, on the Hub that the environment names (`make hub` prints it).",
+    )
+    parser.add_argument("--every", type=int, default=50, metavar="N", help="edit each N-th row (%(default)s)")
+    every = parser.parse_args(argv).every
+    if every < 1:
+        parser.error(f"--every: {every} is refused: must be at least 1")
+    from huggingface_hub.errors import HfHubHTTPError
+
+    if not os.environ.get("HF_ENDPOINT"):
+        parser.error("HF_ENDPOINT is not set: run `make hub` and paste the lines that it prints")
+    try:
+        print(f"edited       {edit_source(every):,} rows of {SOURCE}")
+    except HfHubHTTPError as error:
+        print(f"error: {SOURCE} at {os.environ['HF_ENDPOINT']}: {' '.join(str(error).split())}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

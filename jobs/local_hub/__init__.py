@@ -19,7 +19,7 @@ buckets, spaces' runtimes, collections, LFS multipart.
 """
 
 from .faults import Fault
-from .hub import DEFAULT_TOKEN, LocalHub
+from .hub import DEFAULT_TOKEN, PORT, LocalHub
 from .request_log import RequestLog, RequestRecord
 
-__all__ = ["DEFAULT_TOKEN", "Fault", "LocalHub", "RequestLog", "RequestRecord"]
+__all__ = ["DEFAULT_TOKEN", "PORT", "Fault", "LocalHub", "RequestLog", "RequestRecord"]

@@ -11,13 +11,13 @@ import signal
 import sys
 from pathlib import Path
 
-from .hub import DEFAULT_TOKEN, LocalHub
+from .hub import DEFAULT_TOKEN, PORT, LocalHub
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m jobs.local_hub", description="Serve a local Hub.")
     parser.add_argument("root", type=Path, help="folder that holds the Hub; made if missing")
-    parser.add_argument("--port", type=int, default=8765, help="0 takes a free one (default: %(default)s)")
+    parser.add_argument("--port", type=int, default=PORT, help="0 takes a free one (default: %(default)s)")
     parser.add_argument("--no-xet", action="store_true", help="store large files by LFS only")
     parser.add_argument("--log", type=Path, help="append a JSON line per request to this file")
     arguments = parser.parse_args()
@@ -32,6 +32,7 @@ def main() -> None:
         sys.exit(f"error: port {arguments.port}: {error.strerror}; choose another with --port")
     try:
         print("# A Hub on this machine. Paste these lines where its clients run; stop it with Ctrl-C.", flush=True)
+        print(f"# A browser shows what a dataset holds: {hub.url}/datasets/OWNER/NAME", flush=True)
         for name, value in hub.environment().items():
             if name != "HF_TOKEN" or token == DEFAULT_TOKEN:
                 print(f"export {name}={shlex.quote(value)}", flush=True)

@@ -5,6 +5,7 @@ server offers and clients never ask for, so it is not here.
 """
 
 import hmac
+import mimetypes
 
 from .errors import HubError
 from .routing import Answer, Call, FilePart, error_answer, json_answer, route
@@ -21,7 +22,7 @@ def resolve(call: Call, repo: str, revision: str, path: str, kind: str = "models
         # The header lets clients remember that this commit does not have the file.
         return error_answer(HubError(404, f"Entry not found: {path}", "EntryNotFound"), headers)
     oid, size = entry.get("lfs", entry["oid"]), entry["size"]
-    headers += [("ETag", f'"{oid}"'), ("Accept-Ranges", "bytes"), ("Content-Type", "application/octet-stream")]
+    headers += [("ETag", f'"{oid}"'), ("Accept-Ranges", "bytes"), *_content_type(call, path)]
     if "lfs" in entry:
         headers += [("X-Linked-Etag", f'"{oid}"'), ("X-Linked-Size", str(size))]
     xet_hash = hub.cas.by_sha256.get(oid)
@@ -34,6 +35,18 @@ def resolve(call: Call, repo: str, revision: str, path: str, kind: str = "models
         )
         return Answer(status=302, headers=headers)
     return _content(call, oid, size, headers)
+
+
+def _content_type(call: Call, path: str) -> list[tuple[str, str]]:
+    """A browser shows pages and pictures, and runs nothing that is in them; to clients all files are bytes."""
+    shown, encoding = mimetypes.guess_type(path)
+    is_shown = shown and not encoding and (shown == "text/html" or shown.startswith("image/"))
+    if "text/html" not in (call.headers.get("Accept") or "") or not is_shown:
+        return [("Content-Type", "application/octet-stream")]
+    return [
+        ("Content-Type", f"{shown}; charset=utf-8" if shown == "text/html" else shown),
+        ("Content-Security-Policy", "sandbox"),
+    ]
 
 
 @route("GET", "/cdn/{oid}/{signature}", access="signed")

@@ -15,6 +15,7 @@ from .request_log import RequestLog
 from .server import HubServer
 
 DEFAULT_TOKEN = "hf_local"
+PORT = 8765  # of `make hub`
 POLL_SECONDS = 0.05  # how long `stop` may take to be noticed
 
 

@@ -21,7 +21,7 @@ from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING
 
-from . import account_routes, file_routes, pull_routes, repo_routes, xet_routes  # noqa: F401 - they add routes
+from . import account_routes, file_routes, page_routes, pull_routes, repo_routes, xet_routes  # noqa: F401 - they add routes
 from .errors import HubError
 from .faults import ConnectionCutError, Fault
 from .request_log import RequestRecord

@@ -1,5 +1,6 @@
 """Repositories, references, listings and commits, through huggingface_hub in this process (LFS)."""
 
+import re
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -15,7 +16,7 @@ from huggingface_hub.utils import get_session
 
 from jobs.local_hub import LocalHub
 
-from .conftest import REPO
+from .conftest import REPO, request
 
 DATASET = {"repo_id": REPO, "repo_type": "dataset"}
 
@@ -233,3 +234,23 @@ def test_info_lists_files_with_sizes(hub, api):
     siblings = {s.rfilename: s for s in api.dataset_info(REPO, files_metadata=True).siblings}
     assert set(siblings) == {".gitattributes", "a.bin"}
     assert siblings["a.bin"].size == siblings["a.bin"].lfs.size == 3
+
+
+def test_a_page_for_people(hub, api):
+    """Files with links that lead to them, and the card's text; a link to an HTML file is a page in a browser."""
+    add(api, "README.md", b"---\nlicense: mit\n---\n<b>Charts</b> & pages\n")
+    add(api, "some folder/report.html", b"<p>it</p>")
+    reply = request(hub, "GET", f"/datasets/{REPO}")
+    assert (reply.status, reply.headers["Content-Type"]) == (200, "text/html; charset=utf-8")
+    text = reply.body.decode()
+    assert "&lt;b&gt;Charts&lt;/b&gt; &amp; pages" in text
+    assert not re.search(r"(src|href)=.?(?:http|//)", text)
+    links = re.findall('href="([^"]+)"', text)
+    assert f"/datasets/{REPO}/resolve/main/README.md" in links
+    (link,) = (link for link in links if link.endswith("report.html"))
+    shown = request(hub, "GET", link, Accept="text/html,*/*")
+    assert (shown.body, shown.headers["Content-Type"]) == (b"<p>it</p>", "text/html; charset=utf-8")
+    assert shown.headers["Content-Security-Policy"] == "sandbox"
+    for of_client in (request(hub, "GET", link), request(hub, "GET", links[0], Accept="text/html")):
+        assert of_client.headers["Content-Type"] == "application/octet-stream"
+    assert request(hub, "GET", "/datasets/user/nothing").status == 401

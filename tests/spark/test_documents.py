@@ -59,7 +59,7 @@ RUN_BY = {
 MAKE = {
     "setup": (r"pip install .* -e '\.\[dev\]'", ".ci/run"),
     "run": (r"python -m jobs\.demo$", f"{HERE}::test_make_run"),
-    "compare": (r"python -m jobs\.demo\.compare --out artifacts/compare", "tests/spark/test_compare.py"),
+    "compare": (r"python -m jobs\.demo\.compare$", "tests/spark/test_compare.py"),
     "notebooks": (r"python -m tests\.spark\.notebooks", "tests/spark/test_notebooks.py"),
     "hub": (
         r"python -m jobs\.local_hub \.local_hub",
