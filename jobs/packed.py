@@ -23,6 +23,7 @@ from huggingface_hub.errors import HfHubHTTPError, HFValidationError, Repository
 from packing_udfs import contract, manifest
 from packing_udfs.config import is_folder
 from packing_udfs.folder_tree import places
+from packing_udfs.hub_errors import one_line
 
 REPORT = "report.json"
 LIGHT = tuple(name for name in contract.PACK_SCHEMA.names if name != "images")
@@ -116,5 +117,5 @@ def open_packed(repo_or_path: str, revision: str | None = None) -> Packed:
     except RevisionNotFoundError:
         raise PackedError(f"{repo_or_path}: has no branch, tag or commit {revision!r}") from None
     except (HfHubHTTPError, httpx2.HTTPError, OSError) as error:
-        raise PackedError(f"{repo_or_path}: {constants.ENDPOINT} does not give it: {error}") from None
+        raise PackedError(f"{repo_or_path}: {constants.ENDPOINT} does not give it: {one_line(error)}") from None
     return Packed(repo_or_path, commit, HfFileSystem(), f"datasets/{repo_or_path}@{commit}")

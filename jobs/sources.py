@@ -29,7 +29,7 @@ from jobs.huggingface_source import HuggingFace
 from jobs.licenses import listed as listed_licenses
 from jobs.pinned import PinnedSource, SourceError, SourceFile
 from jobs.repaired_reader import RepairedReader, path_in_repo, plain_schema, row_files
-from jobs.retries import retrying
+from jobs.retries import one_line, retrying
 from jobs.row_counts import CountError, count_rows
 from packing_udfs.config import Source, is_folder
 
@@ -63,7 +63,7 @@ def _pin(source: Source, field: str) -> PinnedSource:
                 f"{field}.repo: {source.repo} is gated: ask for access at {constants.ENDPOINT}/datasets/{source.repo}, "
                 "with the account whose token is in HF_TOKEN"
             ) from None
-        raise SourceError(f"{field}.repo: {source.repo} cannot be read as a dataset: {error}") from None
+        raise SourceError(f"{field}.repo: {source.repo} cannot be read as a dataset: {one_line(error)}") from None
     features = opened.streaming_dataset.features
     try:
         adapter = adapters.choose(from_arrow_schema(plain_schema(features, list(features))), source)
@@ -130,7 +130,9 @@ def _commit(source: Source, field: str) -> tuple[str, tuple[str, ...]]:
             f"{field}.repo: no dataset {source.repo} at {constants.ENDPOINT}, or HF_TOKEN may not read it"
         ) from None
     except (HfHubHTTPError, httpx2.HTTPError) as error:
-        raise SourceError(f"{field}.repo: {source.repo} cannot be read at {constants.ENDPOINT}: {error}") from None
+        raise SourceError(
+            f"{field}.repo: {source.repo} cannot be read at {constants.ENDPOINT}: {one_line(error)}"
+        ) from None
 
 
 def _check_config_and_split(source: Source, field: str, commit: str) -> None:

@@ -13,6 +13,8 @@ from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
 
+from packing_udfs.hub_errors import one_line
+
 _PATTERNS = ("*.json", "*.jinja", "*.txt", "*.model")
 _REQUIRED = ("processor_config.json", "preprocessor_config.json")
 _MAX_BYTES = 256 << 20
@@ -144,5 +146,5 @@ def _download(path: str, revision: str) -> tuple[Path, str]:
         ) from None
     except (httpx2.HTTPError, OSError) as error:
         raise ProcessorError(
-            f"processor.path: {path!r} is no directory, and {constants.ENDPOINT} does not give it: {error}"
+            f"processor.path: {path!r} is no directory, and {constants.ENDPOINT} does not give it: {one_line(error)}"
         ) from None

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from jobs.demo.__main__ import SOURCE
+from packing_udfs.hub_errors import one_line
 
 
 def edit_source(every: int) -> int:
@@ -56,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         print(f"edited       {edit_source(every):,} rows of {SOURCE}")
     except HfHubHTTPError as error:
-        print(f"error: {SOURCE} at {os.environ['HF_ENDPOINT']}: {' '.join(str(error).split())}", file=sys.stderr)
+        print(f"error: {SOURCE} at {os.environ['HF_ENDPOINT']}: {one_line(error)}", file=sys.stderr)
         return 1
     return 0
 
