@@ -156,7 +156,8 @@ def as_text(found: dict, colours: bool = False) -> str:
     lines = [
         f"pack {place.number}  {place.file} row group {place.row_group} row {place.row}",
         f"{pack['num_tokens']:,} of {found['seq_len']:,} tokens, {pack['num_label_tokens']:,} trained; "
-        f"{len(found['samples'])} samples, {pack['num_images']} images, vision cost {pack['vision_cost']:,} "
+        f"{_num(len(found['samples']), 'sample')}, {_num(pack['num_images'], 'image')}, "
+        f"vision cost {pack['vision_cost']:,} "
         f"{found['vision_unit']}",
     ]
     for number, sample in enumerate(found["samples"], 1):
@@ -168,6 +169,10 @@ def as_text(found: dict, colours: bool = False) -> str:
         text = "".join(f"{marks[p['kind']][0]}{_printable(p['text'])}{marks[p['kind']][1]}" for p in sample["pieces"])
         lines += [f"  | {line}" for line in text.splitlines()]
     return "\n".join(lines)
+
+
+def _num(count: int, what: str) -> str:
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
 def _printable(text: str) -> str:

@@ -135,7 +135,7 @@ def _pack(
     """All shards' rows of `results.RESULT` in the order of shards, and the speed. What the draft kept is not packed."""
     kept = {row["shard"] for row in draft.kept}
     missing = [shard for shard in range(len(work.plan.paths)) if shard not in kept]
-    start, packed = time.monotonic(), []
+    packed, seconds = [], 0.0
     if missing:
         spark = get_session(spark_conf, spark)
         if not spark.sparkContext.master.startswith("local"):  # whose executor's log is the user's terminal
@@ -143,6 +143,7 @@ def _pack(
         drops = config.shards.duplicates == "drop"
         read_all = [read(spark, source, config.shards.seed, drops_duplicates=drops) for source in sources]
         samples = functools.reduce(lambda a, b: a.unionByName(b), read_all)
+        start = time.monotonic()  # as the bar: the session and the plan are no packing
         packed = collect(
             samples,
             work,
@@ -150,6 +151,7 @@ def _pack(
             on_finished=draft.add,
             num_kept=len(kept),
         )
+        seconds = time.monotonic() - start
     for source in sources:
         try:
             check_unchanged(source)
@@ -157,7 +159,7 @@ def _pack(
             draft.close("A source changed while it was read.")
             raise
     rows = sorted([*draft.kept, *packed], key=lambda row: (row["shard"], row["path"]))
-    return rows, speed(packed, time.monotonic() - start, len(kept))
+    return rows, speed(packed, seconds, len(kept))
 
 
 def ledger_of(config: Config, sources: Sequence[PinnedSource], shards: Sequence[dict]) -> report.Ledger:
