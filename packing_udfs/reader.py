@@ -75,7 +75,7 @@ class PackedDataset(StepDataset):
     verify: hold every page to its checksum, so that one flipped bit in an image is an error with an address. It takes
         a third of the processor time of reading bytes; pyarrow does not do it by default.
 
-    Batches are dicts: see `packing_udfs.collate.collate`, and `state`: the position after the batch, a few integers.
+    Batches are dicts: see `packing_udfs.collate.collate`, and `state`: the position after the batch, plain values only.
     The Hub's token is taken from where huggingface_hub finds it (HF_TOKEN) and kept nowhere.
     A split without a manifest is read from its footers (`packing_udfs.footers`), with a MissingManifestWarning.
     Raises ValueError for arguments that do not fit, ContractError for data of another contract, ProcessorError for
