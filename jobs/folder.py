@@ -9,9 +9,19 @@ The files of a dataset are the Hub's, byte for byte; how the folder shows all of
     after it  plain copies of what people open (README.md, report.html), and the files of the state before last go
 
 A path on a disk gets its content by renaming; a PUT to an object store is whole or not at all. So a run that is killed
-anywhere leaves the dataset as it was, and files that the next run uses or removes. One run at a time may write to a
-folder: a second one notices the first's published.json and fails, but there is no lock. Rejected: writing in place
-(readers would see it), a lock file (nobody removes it after a crash), fsspec's transactions (they rename file by file).
+anywhere leaves the dataset as it was, and files that the next run uses or removes.
+
+What is there is taken for what it should be only if its content is (`Store.holds`): one read of what would otherwise be
+written. So the same job again mends a damaged folder, and finding it whole costs one read of the dataset.
+
+Only what a run wrote is ever removed: files that published.json names, now or before, and those with an empty note
+in .packing/written/, which is put there before the file and goes when published.json has the name. So a folder may hold
+other files of any name, and one that lost its published.json loses nothing more.
+Rejected: going by names (those of a dataset whose published.json is lost look the same).
+
+One run at a time may write to a folder: a second one notices the first's published.json and fails, but there is no
+lock. Rejected: writing in place (readers would see it), a lock file (nobody removes it after a crash), fsspec's
+transactions (they rename file by file).
 """
 
 import hashlib
@@ -19,7 +29,8 @@ import json
 import logging
 import re
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePosixPath
@@ -35,9 +46,11 @@ from packing_udfs.fetch import Source
 from packing_udfs.folder_tree import DIGITS, PUBLISHED, FolderError, Stored, Tree, is_stored, load, stored_name
 from packing_udfs.hub_source import open_source
 
+WRITTEN = f"{SIDECARS}/written/"  # notes of files that published.json does not name yet
+THREADS = 8  # of files read at a time
 RETRY_SECONDS = 60  # a read is tried again for so long
 _PARTS = ("data", "manifest", "quarantine")  # folders of a dataset; all else is for people
-_HALF = re.compile(r"\..+\.[0-9a-f]{32}")  # a copy that was not finished
+_HALF = re.compile(r"\.(.+)\.[0-9a-f]{32}")  # a copy that was not finished, and of what
 logger = logging.getLogger(__name__)
 
 
@@ -130,15 +143,31 @@ class Folder:
 
     def upload(self, path_in_repo: str, file: Path) -> Stored:
         """Copy a local file to where it is stored, unless it is there, and say where. Raises PublishError."""
-        with file.open("rb") as opened:
-            sha256 = hashlib.file_digest(opened, "sha256").hexdigest()
-        stored = Stored(stored_name(path_in_repo, sha256), file.stat().st_size, sha256)
+        return self.store_content(path_in_repo, file)
+
+    def store_content(self, path: str, content: Path | bytes) -> Stored:
+        """Note a path's file as written by a run, and write it unless it is there with this content (`Store.holds`).
+
+        The note comes first, also of a file that is there: another run may be about to remove it.
+        """
+        sha256 = _digest(content, "sha256")
+        num_bytes = len(content) if isinstance(content, bytes) else content.stat().st_size
+        stored = Stored(stored_name(path, sha256), num_bytes, sha256)
+        write = self.store.put if isinstance(content, bytes) else lambda name, file: self.store.copy(file, name)
         try:
-            if self.store.size(stored.file) != stored.num_bytes:
-                self.store.copy(file, stored.file)
+            self.store.put(f"{WRITTEN}{stored.file}", b"")
+            if not self.store.holds(stored.file, num_bytes, lambda algorithm: _digest(content, algorithm)):
+                write(stored.file, content)
         except OSError as error:
-            raise PublishError(f"{path_in_repo} cannot be written to {self.folder}: {error}") from error
+            raise PublishError(f"{path} cannot be written to {self.folder}: {error}") from error
         return stored
+
+    def whole(self, files: Sequence[Stored], sizes: Mapping[str, int]) -> set[str]:
+        """Which of the files are there with their content, `sizes` being the folder's listing. Reads them on a disk."""
+        there = [stored for stored in files if sizes.get(stored.file) == stored.num_bytes]
+        with ThreadPoolExecutor(THREADS) as pool:
+            intact = list(pool.map(lambda stored: self.store.is_intact(stored.file, stored.sha256), there))
+        return {stored.file for stored, is_intact in zip(there, intact, strict=True) if is_intact}
 
     def draft(self, head: Head, run: Run) -> "FolderDraft":
         """The run's draft, with the shards that an earlier attempt finished."""
@@ -157,11 +186,13 @@ class FolderDraft:
         self._sidecars = f"{SIDECARS}/{run.shards[:DIGITS]}-on-{on}"
         tree, sizes = folder.tree(), folder.store.list()
         is_ours = tree is not None and (tree.run, tree.shards) == (run.run, run.shards)
-        is_whole = is_ours and all(sizes.get(stored.file) == stored.num_bytes for stored in tree.files.values())
+        named = {stored.file for stored in tree.files.values()} if is_ours else set()
+        is_whole = is_ours and folder.whole(list(tree.files.values()), sizes) == named
         self.published = head.commit if is_whole else None
         names = [name for name in sorted(sizes) if name.startswith(f"{self._sidecars}/")]
         shards = [read_rows(name, folder.store.read(name)) for name in names]
-        there = [rows for rows in shards if all(sizes.get(s.file) == s.num_bytes for _, s in _files(rows))]
+        whole = folder.whole([stored for rows in shards for _, stored in _files(rows)], sizes)
+        there = [rows for rows in shards if all(stored.file in whole for _, stored in _files(rows))]
         self.kept = [row | {"operation": None} for rows in there for row in rows]
         self._files = {path: stored for rows in there for path, stored in _files(rows)}
 
@@ -173,33 +204,34 @@ class FolderDraft:
 
     def publish(self, files: Mapping[str, bytes], delete: Sequence[str]) -> str:
         """Replace published.json when all that it will name is there. Raises PublishError with the folder unchanged."""
-        small = {path: self._store(path, data) for path, data in sorted(files.items())}
+        small = {path: self._folder.store_content(path, data) for path, data in sorted(files.items())}
         before = self._folder.tree()
         if (before.commit if before else None) != self._head.commit:
             raise MovedError(self._folder.folder, self._head.commit)
         old = before.files if before else {}
         new = {path: stored for path, stored in old.items() if path not in set(delete)} | self._files | small
-        named = {stored.file for stored in new.values()}
-        left = {stored.file for stored in old.values()} - named
-        left = tuple(left or (before.before if before else ())) if self._folder.keeps_before else ()
-        tree = Tree(new, self._run.run, self._run.shards, left)
+        tree = self._tree(new, before)
         self._check_there(tree)
         self._write(PUBLISHED, tree.dump())
         self._tidy(tree, {path: data for path, data in files.items() if path.split("/")[0] not in _PARTS})
         return tree.commit
+
+    def _tree(self, new: Mapping[str, Stored], before: Tree | None) -> Tree:
+        """The state to publish, with what stays behind it for a while and what goes."""
+        named = {stored.file for stored in new.values()}
+        there = self._folder.store.list()
+        written, halves = _written(there)
+        replaced = {stored.file for stored in before.files.values()} - named if before else set()
+        stays = replaced or set(before.before if before else ())  # the same state again keeps those before it
+        stays = (stays | written) - named if self._folder.keeps_before else set()  # written: a run may be at it still
+        gone = (halves | written | (before.ours if before else set())) & there.keys() - named - stays
+        return Tree(new, self._run.run, self._run.shards, tuple(stays), tuple(gone))
 
     def close(self, reason: str) -> None:
         """Remove the sidecars."""
         logger.info("giving up what was packed into %s: %s", self._folder.folder, reason)
         store = self._folder.store
         store.remove([name for name in store.list() if name.startswith(f"{self._sidecars}/")])
-
-    def _store(self, path: str, data: bytes) -> Stored:
-        sha256 = hashlib.sha256(data).hexdigest()
-        stored = Stored(stored_name(path, sha256), len(data), sha256)
-        if self._folder.store.size(stored.file) != stored.num_bytes:
-            self._write(stored.file, data)
-        return stored
 
     def _write(self, name: str, data: bytes) -> None:
         try:
@@ -218,13 +250,15 @@ class FolderDraft:
                 )
 
     def _tidy(self, tree: Tree, top: Mapping[str, bytes]) -> None:
-        """Plain copies of what people open; away with what neither this state nor the one before has."""
-        keep = {stored.file for stored in tree.files.values()} | set(tree.before)
+        """Plain copies of what people open; away with what goes, sidecars, and notes of what the tree has."""
         store = self._folder.store
         try:
             for path, data in top.items():
                 store.put(path, data)
-            store.remove([name for name in store.list() if name not in keep and _is_leftover(name)])
+            names = store.list()
+            store.remove([name for name in tree.gone if name in names])
+            noted = {f"{WRITTEN}{name}" for name in tree.ours}
+            store.remove([name for name in names if name in noted or _is_sidecar(name)])
         except OSError as error:
             logger.warning("%s is published, but not tidied: %s", self._folder.folder, error)
 
@@ -238,8 +272,21 @@ def _files(rows: Sequence[dict]) -> list[tuple[str, Stored]]:
     ]
 
 
-def _is_leftover(name: str) -> bool:
-    """Whether a run made a file that may go unless it is named: stored files, sidecars, halves of a copy."""
-    top, is_half = name.split("/")[0], _HALF.fullmatch(PurePosixPath(name).name)
-    is_ours = top in (*_PARTS, "report") or top.startswith(("README-", "report-"))
-    return (is_ours and (is_stored(name) or is_half is not None)) or top == SIDECARS
+def _written(names: Iterable[str]) -> tuple[set[str], set[str]]:
+    """The files that have a note of being a run's, and unfinished copies of such."""
+    noted = {name.removeprefix(WRITTEN) for name in names if name.startswith(WRITTEN)}
+    halves = {name for name in names if (half := _HALF.fullmatch(PurePosixPath(name).name))
+              and str(PurePosixPath(name).with_name(half[1])) in noted}  # fmt: skip
+    return noted, halves
+
+
+def _is_sidecar(name: str) -> bool:
+    return name.startswith(f"{SIDECARS}/") and not name.startswith(WRITTEN)
+
+
+def _digest(content: Path | bytes, algorithm: str) -> str:
+    """A content's digest (hex); MD5 is for comparing with what object stores keep."""
+    if isinstance(content, bytes):
+        return hashlib.new(algorithm, content, usedforsecurity=False).hexdigest()
+    with content.open("rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.new(algorithm, usedforsecurity=False)).hexdigest()

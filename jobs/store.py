@@ -5,10 +5,12 @@ PUT to an object store is atomic by itself. Writes go from front to end, since V
 writing in the middle. fsspec's own `put_file` of local files would show half a file.
 """
 
+import base64
+import hashlib
 import os
 import shutil
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -33,12 +35,29 @@ class Store:
         """A file's content. Raises FileNotFoundError."""
         return self._fs.cat_file(f"{self._root}/{name}")
 
-    def size(self, name: str) -> int | None:
-        """A file's bytes, None without one."""
+    def holds(self, name: str, num_bytes: int, digest: Callable[[str], str]) -> bool:
+        """Whether a file has this very content; `digest` gives the content's digest (hex) by an algorithm's name.
+
+        On a disk the file is read, if it has the size: a flipped bit is found at the cost of one read, and a file that
+        is not there costs nothing. In an object store nothing is read: the MD5 that it keeps (S3's ETag of a plain PUT,
+        Google's md5Hash) is compared; without one the answer is no, and the content is written once more.
+        """
         try:
-            return self._fs.info(f"{self._root}/{name}")["size"]
+            info = self._fs.info(f"{self._root}/{name}")
         except FileNotFoundError:
-            return None
+            return False
+        if info["size"] != num_bytes or info["type"] != "file":
+            return False
+        if self._is_local:
+            return self.is_intact(name, digest("sha256"))
+        return _md5_of(info) == digest("md5")
+
+    def is_intact(self, name: str, sha256: str) -> bool:
+        """Whether a file that is there has this SHA-256 (hex): read on a disk, believed of an object store."""
+        if not self._is_local:
+            return True
+        with open(f"{self._root}/{name}", "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest() == sha256
 
     def put(self, name: str, data: bytes) -> None:
         """Write a small file."""
@@ -75,3 +94,10 @@ class Store:
         for name in names:
             with suppress(FileNotFoundError):
                 self._fs.rm_file(f"{self._root}/{name}")
+
+
+def _md5_of(info: dict) -> str | None:
+    """The MD5 (hex) that a store keeps of a file, if it says so; an ETag that is something else equals no MD5."""
+    if "md5Hash" in info:
+        return base64.b64decode(info["md5Hash"]).hex()
+    return str(info["ETag"]).strip('"') if "ETag" in info else None

@@ -40,12 +40,17 @@ class Stored:
 
 @dataclass(frozen=True)
 class Tree:
-    """One state of a dataset: path → file, the fingerprints of the run that made it, and the files before it."""
+    """One state of a dataset: path → file, the fingerprints of the run that made it, and the files before it.
+
+    before: files that it does not name and that stay until the next state, for readers and runs that are still at them;
+    gone: files that went when it was published, or go with the next state where that run was killed in between.
+    """
 
     files: Mapping[str, Stored]
     run: str = ""
     shards: str = ""
     before: Sequence[str] = ()
+    gone: Sequence[str] = ()
 
     @property
     def commit(self) -> str:
@@ -57,7 +62,13 @@ class Tree:
         """The content of published.json."""
         files = {path: asdict(stored) for path, stored in sorted(self.files.items())}
         tree = {"commit": self.commit, "run": self.run, "shards": self.shards, "files": files}
-        return json.dumps(tree | {"before": sorted(self.before)}, indent=1, ensure_ascii=False).encode() + b"\n"
+        tree |= {"before": sorted(self.before), "gone": sorted(self.gone)}
+        return json.dumps(tree, indent=1, ensure_ascii=False).encode() + b"\n"
+
+    @property
+    def ours(self) -> set[str]:
+        """All files of the folder that runs have written, as far as it says: what may be removed, and nothing else."""
+        return {stored.file for stored in self.files.values()} | {*self.before, *self.gone}
 
 
 def load(data: bytes) -> Tree:
@@ -65,7 +76,7 @@ def load(data: bytes) -> Tree:
     try:
         tree = json.loads(data)
         files = {path: Stored(**stored) for path, stored in tree["files"].items()}
-        found = Tree(files, tree["run"], tree["shards"], tuple(tree["before"]))
+        found = Tree(files, tree["run"], tree["shards"], tuple(tree["before"]), tuple(tree.get("gone", ())))
         if found.commit != tree["commit"]:
             raise FolderError(f"{PUBLISHED}: its files are not those of its commit {tree['commit']}")
         return found
