@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from jobs import report
+from jobs import documents, report
 from jobs.packed import Packed
 from jobs.publication import fingerprint_of
 from packing_udfs import contract, drawn
@@ -20,7 +20,6 @@ from packing_udfs.shard_file import PARQUET_TAIL, row_group_span, row_group_tota
 
 DAMAGED = (pa.ArrowException, OSError, ValueError)  # what reading a file that is not what it should be raises
 _STOPS = ("schema", "row_group")  # findings behind which a file's packs cannot be told
-_OF_INFO = ("run", "runs", "split", "seq_len", "vision_unit", "processor", "totals", "sums", "quality")
 
 
 @dataclass(frozen=True)
@@ -50,14 +49,19 @@ class Seen:
     sources: Counter = field(default_factory=Counter)
 
 
+def check_shape(found: Manifest, split: str) -> list[Finding]:
+    """Whether a manifest has the fields and columns that all else is compared with, of their types."""
+    json_path, parquet_path = (name.format(split=split) for name in (contract.MANIFEST_JSON, contract.MANIFEST_PARQUET))
+    faults = [
+        Finding(json_path, message, field=name) for name, message in documents.faults_of(documents.Info, found.info)
+    ]
+    rows = documents.faults_of_rows(found.row_groups, split)
+    return faults + [Finding(parquet_path, message, field=name) for name, message in rows]
+
+
 def check_manifest(found: Manifest, split: str) -> list[Finding]:
-    """A manifest against itself: its sums, its quality, its run's fingerprint."""
+    """A manifest of sound shape against itself: its sums, its quality, its run's fingerprint."""
     path, info, rows = contract.MANIFEST_JSON.format(split=split), found.info, found.row_groups
-    faults = [Finding(path, "missing", field=name) for name in _OF_INFO if name not in info]
-    if not rows.schema.equals(contract.MANIFEST_SCHEMA):
-        faults.append(Finding(contract.MANIFEST_PARQUET.format(split=split), "its columns are not the contract's"))
-    if faults:
-        return faults
     last = info["runs"][-1]
     commits = [source["commit"] for source in last["sources"]]
     run = fingerprint_of(last["config"], commits, info["processor"]["fingerprint"])
@@ -85,9 +89,6 @@ def _sums_of(info: dict, rows: pa.Table) -> dict[str, tuple]:
 
 
 def _quality_of(info: dict, rows: pa.Table) -> dict[str, tuple]:
-    missing = [name for name in ("num_tokens", "num_packs", "bound", "naive_tokens") if name not in info["sums"]]
-    if missing:
-        return {f"sums.{name}": (None, "a number") for name in missing}
     made = report.quality(info["sums"], rows, info["seq_len"])
     return {f"quality.{name}": (info["quality"].get(name), value) for name, value in made.items()}
 

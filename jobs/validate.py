@@ -15,8 +15,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from jobs import card
-from jobs.check_split import DAMAGED, Finding, Seen, check_data, check_manifest, limits_of, one_line
+from jobs import card, documents
+from jobs.check_split import DAMAGED, Finding, Seen, check_data, check_manifest, check_shape, limits_of, one_line
 from jobs.outputs import OutputError
 from jobs.packed import REPORT, Packed, open_packed
 from packing_udfs import contract, metrics
@@ -37,22 +37,24 @@ def validate(packed: Packed, processor: str | None = None, *, decodes: bool = Fa
     for split in packed.splits:
         path = contract.MANIFEST_JSON.format(split=split)
         try:
-            manifests[split] = packed.manifest(split)
+            found = packed.manifest(split)
         except DAMAGED as error:
             yield Finding(path, one_line(error))
+            continue
+        faults = check_shape(found, split)
+        yield from faults
+        if not faults:  # else nothing more can be said of the split
+            manifests[split] = found
     yield from _files(packed, manifests)
     seen: dict[str, Seen] = {}
     for split, found in manifests.items():
-        faults = check_manifest(found, split)
-        yield from faults
-        if any(fault.message == "missing" for fault in faults):
-            continue
+        yield from check_manifest(found, split)
         seen[split] = Seen()
         yield from check_data(packed, found, limits_of(packed, found, processor, decodes), seen[split])
     if seen.keys() == set(packed.splits):  # what a run counts is in all of its splits
         yield from _twice(manifests, seen)
         yield from _ledgers(packed, manifests, seen)
-    yield from _report(packed, {split: manifests[split] for split in seen})
+    yield from _report(packed, manifests)
     yield from _card(packed)
 
 
@@ -126,7 +128,13 @@ def _ledgers(packed: Packed, manifests: dict[str, Manifest], seen: dict[str, See
     """Each run's ledger: rows in are rows out, and what it packed and set aside is there."""
     for part in _parts(manifests):
         path = contract.MANIFEST_JSON.format(split=part[0])
-        runs = list({run["run"]: run for split in part for run in manifests[split].info["runs"]}.values())
+        by_name: dict[str, dict] = {}
+        for split in part:
+            for run in manifests[split].info["runs"]:
+                if by_name.setdefault(run["run"], run) != run:
+                    other = contract.MANIFEST_JSON.format(split=split)
+                    yield Finding(other, f"run {run['run']} is not as {path} has it", field="runs")
+        runs = list(by_name.values())
         sources = [source for run in runs for source in run["sources"]]
         for source in sources:
             rows, out = source["num_rows"] + source["num_copies"], sum(source.get(name, 0) for name in _OUTCOMES)
@@ -177,13 +185,11 @@ def _report(packed: Packed, manifests: dict[str, Manifest]) -> Iterator[Finding]
     except DAMAGED as error:
         yield Finding(REPORT, one_line(error))
         return
-    for split, part in found["splits"].items():
-        info = manifests[split].info if split in manifests else None
-        for name in ("totals", "sums", "quality"):
-            if info is not None and part[name] != info[name]:
-                yield Finding(REPORT, f"not what the manifest of {split} has", field=f"splits.{split}.{name}")
-        if info is not None and found["run"] != info["run"]:
-            yield Finding(REPORT, f"{found['run']}, the manifest of {split} has {info['run']}", field="run")
+    faults = [Finding(REPORT, message, field=name) for name, message in documents.faults_of(documents.Report, found)]
+    yield from faults
+    if faults:
+        return
+    yield from _splits_of_report(packed, found, manifests)
     reasons = metrics.add(
         {row["reason"]: row["num_rows"]} for row in found["ledger"] if row["outcome"] == "quarantined"
     )
@@ -196,6 +202,34 @@ def _report(packed: Packed, manifests: dict[str, Manifest]) -> Iterator[Finding]
             yield Finding(REPORT, message, field="ledger")
 
 
+def _splits_of_report(packed: Packed, found: dict, manifests: dict[str, Manifest]) -> Iterator[Finding]:
+    """The report's run and its splits: those that its run has packed, with the figures of their manifests."""
+    for split, part in found["splits"].items():
+        where = f"splits.{split}"
+        if split not in packed.splits:
+            yield Finding(REPORT, "no manifest is of this split", field=where)
+        if split not in manifests:
+            continue  # said of its manifest
+        info, rows = manifests[split].info, manifests[split].row_groups
+        for name in ("totals", "sums", "quality"):
+            if part[name] != info[name]:
+                yield Finding(REPORT, f"not what the manifest of {split} has", field=f"{where}.{name}")
+        if found["run"] != info["run"]:
+            yield Finding(REPORT, f"{found['run']}, the manifest of {split} has {info['run']}", field="run")
+        else:
+            for name in ("config", "sources"):
+                if found[name] != info["runs"][-1][name]:
+                    yield Finding(REPORT, f"not what the manifest of {split} has of its last run", field=name)
+        groups = set(zip(rows["file"].to_pylist(), rows["row_group"].to_pylist(), strict=True))
+        drawn = part.get("drawn")
+        if drawn and (drawn["file"], drawn["row_group"]) not in groups:
+            message = f"row group {drawn['row_group']} of {drawn['file']} is not in the manifest of {split}"
+            yield Finding(REPORT, message, field=f"{where}.drawn")
+    for split, of_split in manifests.items():
+        if of_split.info["run"] == found["run"] and split not in found["splits"]:
+            yield Finding(REPORT, f"lacks {split}, which its run has packed", field="splits")
+
+
 def _card(packed: Packed) -> Iterator[Finding]:
     """The card's configuration `packed`: the splits that there are."""
     if "README.md" not in packed.paths:
@@ -205,9 +239,14 @@ def _card(packed: Packed) -> Iterator[Finding]:
     except (OutputError, UnicodeDecodeError) as error:
         yield Finding("README.md", one_line(error))
         return
-    configs = {config.get("config_name"): config for config in front.get("configs") or []}
-    files = configs.get("packed", {}).get("data_files") or []
-    named = sorted(entry["split"] for entry in files if isinstance(entry, dict))
+    configs = front.get("configs") or []  # one mapping, or a list of them
+    files = [
+        config.get("data_files")
+        for config in ([configs] if isinstance(configs, dict) else configs)
+        if config.get("config_name") == "packed"
+    ]
+    entries = [entry for some in files for entry in (some if isinstance(some, list) else [some])]
+    named = sorted(str(entry["split"]) for entry in entries if isinstance(entry, dict) and "split" in entry)
     if named != sorted(packed.splits):
         yield Finding("README.md", f"splits {named}, there are {sorted(packed.splits)}", field="configs")
 
