@@ -20,8 +20,11 @@ other files of any name, and one that lost its published.json loses nothing more
 Rejected: going by names (those of a dataset whose published.json is lost look the same).
 
 One run at a time may write to a folder: a second one notices the first's published.json and fails, but there is no
-lock. Rejected: writing in place (readers would see it), a lock file (nobody removes it after a crash), fsspec's
-transactions (they rename file by file).
+lock. It looks right before it writes its own, and again behind it, at published.json and at all files. What remains are
+the milliseconds between look and write: if two runs meet in them, the later state stands and is whole, and the earlier
+run fails if it has not looked again yet; beside a takedown, which removes at once, the later run may fail with files
+missing, and says so. Rejected: writing in place (readers would see it), a lock file (nobody removes it after a crash;
+locks of the system do not reach over all mounts), fsspec's transactions (they rename file by file).
 """
 
 import hashlib
@@ -205,16 +208,38 @@ class FolderDraft:
     def publish(self, files: Mapping[str, bytes], delete: Sequence[str]) -> str:
         """Replace published.json when all that it will name is there. Raises PublishError with the folder unchanged."""
         small = {path: self._folder.store_content(path, data) for path, data in sorted(files.items())}
-        before = self._folder.tree()
-        if (before.commit if before else None) != self._head.commit:
-            raise MovedError(self._folder.folder, self._head.commit)
+        before = self._unmoved()
         old = before.files if before else {}
         new = {path: stored for path, stored in old.items() if path not in set(delete)} | self._files | small
         tree = self._tree(new, before)
         self._check_there(tree)
+        self._unmoved()  # once more: the listing takes its time
         self._write(PUBLISHED, tree.dump())
+        self._check_published(tree)
         self._tidy(tree, {path: data for path, data in files.items() if path.split("/")[0] not in _PARTS})
         return tree.commit
+
+    def _unmoved(self) -> Tree | None:
+        """The state that the run started from. Raises MovedError when the folder shows another one."""
+        now = self._folder.tree()
+        if (now.commit if now else None) != self._head.commit:
+            raise MovedError(self._folder.folder, self._head.commit)
+        return now
+
+    def _check_published(self, tree: Tree) -> None:
+        """Raises PublishError when another run published at the same moment; what is there is left for the next run."""
+        now = self._folder.tree()
+        if now != tree:
+            raise PublishError(
+                f"{self._folder.folder}: another run published at the same moment, and its state stands; one run at a "
+                "time may write to a folder. Run the job again"
+            )
+        try:
+            self._check_there(tree)
+        except PublishError as error:
+            raise PublishError(
+                f"published, but another run has removed files meanwhile: run the job again: {error}"
+            ) from None
 
     def _tree(self, new: Mapping[str, Stored], before: Tree | None) -> Tree:
         """The state to publish, with what stays behind it for a while and what goes."""
@@ -225,7 +250,7 @@ class FolderDraft:
         stays = replaced or set(before.before if before else ())  # the same state again keeps those before it
         stays = (stays | written) - named if self._folder.keeps_before else set()  # written: a run may be at it still
         gone = (halves | written | (before.ours if before else set())) & there.keys() - named - stays
-        return Tree(new, self._run.run, self._run.shards, tuple(stays), tuple(gone))
+        return Tree(new, self._run.run, self._run.shards, tuple(sorted(stays)), tuple(sorted(gone)))
 
     def close(self, reason: str) -> None:
         """Remove the sidecars."""
