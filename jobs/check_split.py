@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 from jobs import documents, report
 from jobs.packed import Packed
 from jobs.publication import fingerprint_of
+from jobs.retries import one_line
 from packing_udfs import contract, drawn
 from packing_udfs.check import Limits, check_row_group
 from packing_udfs.encode import Encoder
@@ -208,8 +209,3 @@ def _row_group(parquet: pq.ParquetFile, row: dict, limits: Limits, seen: Seen) -
 def _short(value: object) -> str:
     text = str(value)
     return text if len(text) < 60 else f"{text[:57]}…"
-
-
-def one_line(error: BaseException) -> str:
-    """An error's message without line breaks."""
-    return " ".join(str(error).split()) or type(error).__name__

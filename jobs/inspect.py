@@ -23,8 +23,9 @@ import numpy as np
 from PIL import Image
 
 from jobs import pages
-from jobs.packed import Packed, PackedError, open_packed
+from jobs.packed import UNREADABLE, Packed, PackedError, open_packed
 from jobs.pages import packs
+from jobs.retries import one_line
 from packing_udfs import drawn
 from packing_udfs.manifest import Manifest
 from packing_udfs.processor import ProcessorError, fetch_named
@@ -233,12 +234,13 @@ def main(argv: list[str] | None = None) -> int:
         found = packed.manifest(args.split)
         number = args.pack if args.sample is None else _first_of(packed, found, args.sample)
         pack = describe(packed, found, number, _decoder(found, args.processor))
-    except ValueError as error:
-        print(f"error: {error}", file=sys.stderr)
+        if args.out:
+            Path(args.out).write_text(page(pack, f"{args.dataset}, {args.split}"), encoding="utf-8")
+    except UNREADABLE as error:
+        print(f"error: {one_line(error)}", file=sys.stderr)
         return 1
     print(as_text(pack, colours=sys.stdout.isatty()))
     if args.out:
-        Path(args.out).write_text(page(pack, f"{args.dataset}, {args.split}"), encoding="utf-8")
         print(f"\npage         {Path(args.out).resolve()}")
     return 0
 

@@ -26,6 +26,8 @@ from packing_udfs.folder_tree import places
 from packing_udfs.hub_errors import one_line
 
 REPORT = "report.json"
+UNREADABLE = (ValueError, OSError, ImportError, pa.ArrowException, httpx2.HTTPError)
+"""What a command ends with when a dataset or a file system is out of reach or damaged, or a file cannot be written."""
 LIGHT = tuple(name for name in contract.PACK_SCHEMA.names if name != "images")
 
 
@@ -105,9 +107,12 @@ def open_packed(repo_or_path: str, revision: str | None = None) -> Packed:
     if is_folder(repo_or_path) or Path(repo_or_path).is_dir():
         if revision is not None:
             raise PackedError(f"{repo_or_path}: is a folder, which has no revision {revision!r}")
-        fs, root = fsspec.url_to_fs(repo_or_path)
-        root = root.rstrip("/")
-        return Packed(repo_or_path, None, fs, root, places(lambda name: fs.cat_file(f"{root}/{name}")))
+        try:
+            fs, root = fsspec.url_to_fs(repo_or_path)
+            root = root.rstrip("/")
+            return Packed(repo_or_path, None, fs, root, places(lambda name: fs.cat_file(f"{root}/{name}")))
+        except (ImportError, OSError) as error:
+            raise PackedError(f"{repo_or_path}: cannot be opened as a folder: {error}") from None
     try:
         commit = HfApi().dataset_info(repo_or_path, revision=revision).sha
     except (HFValidationError, RepositoryNotFoundError):

@@ -23,8 +23,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from jobs.packed import Packed, open_packed
+from jobs.packed import UNREADABLE, Packed, open_packed
 from jobs.pinned import PinnedSource
+from jobs.retries import one_line
 from packing_udfs import balance, metrics
 from packing_udfs.drawn import draw
 from packing_udfs.manifest import Manifest
@@ -316,10 +317,10 @@ def main(argv: list[str] | None = None) -> int:
         if args.tokens_per_second < 1:
             raise ValueError(f"--tokens-per-second: {args.tokens_per_second} is refused: must be at least 1")
         report, manifests, drawn = rebuild(open_packed(args.dataset, args.revision))
-    except ValueError as error:
-        print(f"error: {error}", file=sys.stderr)
+        Path(args.out).write_text(run.page(report, manifests, drawn, args.tokens_per_second), encoding="utf-8")
+    except UNREADABLE as error:
+        print(f"error: {one_line(error)}", file=sys.stderr)
         return 1
-    Path(args.out).write_text(run.page(report, manifests, drawn, args.tokens_per_second), encoding="utf-8")
     print(as_text(report))
     print(f"page         {Path(args.out).resolve()}")
     return 0

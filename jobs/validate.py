@@ -16,9 +16,10 @@ from collections.abc import Iterator
 import numpy as np
 
 from jobs import card, documents
-from jobs.check_split import DAMAGED, Finding, Seen, check_data, check_manifest, check_shape, limits_of, one_line
+from jobs.check_split import DAMAGED, Finding, Seen, check_data, check_manifest, check_shape, limits_of
 from jobs.outputs import OutputError
-from jobs.packed import REPORT, Packed, open_packed
+from jobs.packed import REPORT, UNREADABLE, Packed, open_packed
+from jobs.retries import one_line
 from packing_udfs import contract, metrics
 from packing_udfs.manifest import Manifest
 
@@ -268,8 +269,8 @@ def main(argv: list[str] | None = None) -> int:
         for finding in validate(packed, args.processor, decodes=args.decode):
             print(finding)
             num_findings += 1
-    except ValueError as error:
-        print(f"error: {error}", file=sys.stderr)
+    except UNREADABLE as error:
+        print(f"error: {one_line(error)}", file=sys.stderr)
         return 1
     num_bytes = sum(packed.paths.values())
     print(f"{num_findings or 'no'} findings in {len(packed.paths):,} files, {num_bytes:,} bytes, of {packed.name}")
