@@ -76,11 +76,13 @@ class Folder:
         }  # a file system's connections belong to a process
 
     def check_token(self) -> None:
-        """A folder needs none. Raises OutputError when nothing opens such an address."""
+        """A folder needs none. Raises OutputError when nothing opens such an address, or it is a file's."""
         try:
-            assert self.store
-        except ValueError as error:
+            is_file = self.store.is_file()
+        except (ValueError, OSError) as error:
             raise OutputError(f"output.repo: {error}") from None
+        if is_file:
+            raise OutputError(f"output.repo: {self.folder} is a file; name a folder, which may be a new one")
 
     def read_head(self) -> Head:
         """What the folder shows; an empty Head when there is none."""

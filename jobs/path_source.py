@@ -39,6 +39,7 @@ THREADS = 16  # of footers read at a time
 # Where file systems keep what changes with a file; the first that a file has is its state.
 _STATES = ("ETag", "etag", "md5Hash", "mtime", "LastModified", "last_modified", "created")
 _NO_NAME = set("%*?[]{}\\")  # patterns to Spark, or %20 to one of its versions
+_NO_FILE = _NO_NAME | {":"}  # what stands before it in a file's name is a URL's scheme to Hadoop
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,10 @@ def open_folder(folder: str) -> tuple[fsspec.AbstractFileSystem, str]:
 
 def list_files(folder: str) -> list[Listed]:
     """The Parquet files below a folder, sorted by path. Raises ValueError when it is none or holds none."""
+    if set(folder.rpartition("://")[2]) & _NO_NAME:
+        raise ValueError(
+            f"{folder}: Spark takes {' '.join(sorted(_NO_NAME))} in a folder's name for something else; rename it"
+        )
     fs, root = open_folder(folder)
     fs.invalidate_cache()
     if not fs.isdir(root):
@@ -69,10 +74,10 @@ def list_files(folder: str) -> list[Listed]:
     names = sorted(p for p in found if p.endswith(".parquet") and not any(x[0] in "._" for x in p.split("/")))
     if not names:
         raise ValueError(f"{folder} has no Parquet files; it has {', '.join(sorted(found)[:5]) or 'nothing'}")
-    odd = next((name for name in names if set(name) & _NO_NAME), None)
+    odd = next((name for name in names if set(name) & _NO_FILE), None)
     if odd:
         raise ValueError(
-            f"{folder}: {odd}: Spark takes {' '.join(sorted(_NO_NAME))} in a name for something else; rename it"
+            f"{folder}: {odd}: Spark takes {' '.join(sorted(_NO_FILE))} in a name for something else; rename it"
         )
     return [Listed(name, found[name]["size"], _state(found[name])) for name in names]
 

@@ -25,6 +25,10 @@ class Store:
         self._fs, self._root = fs, root.rstrip("/")
         self._is_local = isinstance(fs, LocalFileSystem)
 
+    def is_file(self) -> bool:
+        """Whether there is a file where the folder should be."""
+        return self._fs.isfile(self._root)
+
     def list(self) -> dict[str, int]:
         """Path → bytes of all files, hidden ones too; none where there is no folder."""
         self._fs.invalidate_cache()

@@ -71,7 +71,7 @@ def take_down(repo: str, wanted: Wanted, *, processor: str | None = None) -> dic
     with tempfile.TemporaryDirectory(prefix="packing-") as folder:
         for split in packed.splits:
             splits[split] = Remainder(packed.manifest(split))
-            _rewrite(packed, splits[split], wanted, processor, repository, Path(folder), hashes)
+            _rewrite(packed, splits[split], wanted, processor, Path(folder), hashes)
             _clear_quarantine(packed, split, splits[split], wanted)
         if not any(part.taken or part.quarantine for part in splits.values()):
             raise TakedownError(
@@ -79,11 +79,13 @@ def take_down(repo: str, wanted: Wanted, *, processor: str | None = None) -> dic
                 + _sources_there(splits, wanted)
             )
         num_images = prove(packed, splits, wanted, hashes, Path(folder))
+        rows = [row for part in splits.values() for row in part.rows]
+        for row in rows:  # not before: what is refused leaves nothing behind
+            row["operation"] = repository.upload(row["path"], Path(folder, row["path"]))
         files = small_files(packed, splits, head, Path(folder))
     done = {name: part for name, part in splits.items() if part.taken or part.quarantine}
     told = json.dumps([sorted(unit.sample_id for part in done.values() for unit in part.taken), wanted.source])
     digest = hashlib.sha256(told.encode()).hexdigest()
-    rows = [row for part in splits.values() for row in part.rows]
     draft = repository.draft(head, Run(run=digest, shards=digest, num_shards=len(rows)))
     for row in rows:
         draft.add([row])
@@ -118,10 +120,9 @@ def _sources_there(splits: Mapping[str, Remainder], wanted: Wanted) -> str:
 
 
 def _rewrite(
-    packed: Packed, part: Remainder, wanted: Wanted, processor: str | None, repository: publish.Repository,
-    folder: Path, hashes: set[bytes],
+    packed: Packed, part: Remainder, wanted: Wanted, processor: str | None, folder: Path, hashes: set[bytes]
 ) -> None:  # fmt: skip
-    """Pack each file of a split that holds such samples again without them, and upload it."""
+    """Pack each file of a split that holds such samples again without them, into a local folder."""
     rows = part.manifest.row_groups.to_pylist()
     held = {row["file"] for row in rows if any(_takes(packed, row, wanted))}
     if not held:
@@ -157,7 +158,6 @@ def _rewrite(
             | {
                 "num_bytes": local.stat().st_size,
                 "row_groups": to_ipc(row_groups),
-                "operation": repository.upload(file, local),
                 "sums": json.dumps(again.sums),
             }
         )

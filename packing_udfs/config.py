@@ -5,6 +5,7 @@ Spark's properties are not here: they have another owner and live in `conf/spark
 either: the Hub's token comes from the environment (HF_TOKEN) and nowhere else.
 """
 
+import os
 import posixpath
 import re
 from typing import Annotated, Any, Literal
@@ -285,8 +286,9 @@ class Config(_Model):
 
 
 def _overlap(one: str, other: str) -> bool:
-    """Whether two places are one, or a folder and one in it. The Hub compares names without case."""
+    """Whether two places are one, or a folder and one in it, behind links too. The Hub compares names without case."""
     if is_folder(one) or is_folder(other):
+        one, other = (os.path.realpath(place) if place.startswith("/") else place for place in (one, other))
         return f"{one}/".startswith(f"{other}/") or f"{other}/".startswith(f"{one}/")
     return one.lower() == other.lower()
 

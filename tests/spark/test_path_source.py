@@ -71,8 +71,9 @@ def test_columns_may_differ_where_no_adapter_needs_them(spark, tmp_path):
         ({"x.txt": b"text"}, "has no Parquet files; it has x.txt"),
         ({"x.parquet": b"text"}, "x.parquet: .*Parquet magic bytes not found|x.parquet: .*size is 4 bytes"),
         ({"a%20b.parquet": b""}, "a%20b.parquet: Spark takes .* in a name for something else; rename it"),
+        ({"a:b.parquet": b""}, "a:b.parquet: Spark takes .* in a name for something else; rename it"),
     ],
-    ids=["nothing", "no Parquet", "garbage", "a name"],
+    ids=["nothing", "no Parquet", "garbage", "a name", "a scheme"],
 )
 def test_folders_that_cannot_be_read(tmp_path, files, message):
     for name, data in files.items():
@@ -81,6 +82,14 @@ def test_folders_that_cannot_be_read(tmp_path, files, message):
         pin(folder_source(tmp_path), "sources.2")
     assert str(error.value).startswith("sources.2.repo: ")
     assert str(tmp_path) in str(error.value)
+
+
+def test_a_folder_of_a_name_that_spark_takes_for_something_else(tmp_path):
+    folder = tmp_path / "a\\b"
+    folder.mkdir()
+    write(folder, "0.parquet", vqa_rows(0, 2))
+    with pytest.raises(SourceError, match=r"sources\.0\.repo: \S+: Spark takes .* in a folder's name for something"):
+        pin(folder_source(folder), "sources.0")
 
 
 def test_places_that_are_not_there(tmp_path):

@@ -57,6 +57,13 @@ def test_output_in_a_source_folder(load, output):
     assert load(SMALLEST, "sources.0={repo: /data/x}", "output.repo=/data/x-packed").output
 
 
+def test_output_in_a_source_folder_behind_a_link(load, tmp_path):
+    (tmp_path / "data" / "x").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "data")
+    with pytest.raises(ConfigError, match=r"output\.repo: \S+/link/x/packed is also a source"):
+        load(SMALLEST, f"sources.0={{repo: {tmp_path}/data/x}}", f"output.repo={tmp_path}/link/x/packed")
+
+
 def test_frozen(load):
     with pytest.raises(ValueError, match="frozen"):
         load(SMALLEST).pack.seq_len = 1

@@ -493,6 +493,8 @@ def test_folders_that_cannot_be_written_to(tmp_path):
         OutputError, match=r"output\.repo: \S+/file/packed cannot be written to: .*Not a directory|File exists"
     ):
         Folder(str(tmp_path / "file" / "packed")).create(False)
+    with pytest.raises(OutputError, match=r"output\.repo: \S+/file is a file; name a folder"):
+        Folder(str(tmp_path / "file")).check_token()
     (tmp_path / "published.json").write_text("{}")
     with pytest.raises(OutputError, match=r"output\.repo: \S+ cannot be read: published\.json is not as a packing job"):
         Folder(str(tmp_path)).read_head()

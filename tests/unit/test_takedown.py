@@ -179,13 +179,35 @@ def test_a_repository_without_packs_is_refused(session_hub, capsys):
     assert "holds nothing that jobs.pack has published" in capsys.readouterr().err
 
 
-def test_in_a_folder_nothing_of_them_is_left(tmp_path, capsys):
+def in_folder(tmp_path) -> Folder:
+    """The demo in two shards, as a folder has it."""
     plain = tmp_path / "plain"
     publish_demo(plain, "shards.num_shards=2", "shards.num_packs_per_row_group=2")
     folder = Folder(str(tmp_path / "volume"))
     paths = [path.relative_to(plain).as_posix() for path in sorted(plain.rglob("*")) if path.is_file()]
     tree = Tree({path: folder.upload(path, plain / path) for path in paths})
     folder.store.put(PUBLISHED, tree.dump())
+    return folder
+
+
+def test_what_is_refused_leaves_nothing_in_a_folder(tmp_path, monkeypatch):
+    folder = in_folder(tmp_path)
+    there = folder.store.list()
+    (gone,) = alone(samples(open_packed(folder.folder)))[:1]
+    looked = []
+
+    def look(*arguments):
+        looked.append(arguments)
+        raise takedown.TakedownError("shows an image that is to be taken down")
+
+    monkeypatch.setattr(takedown, "prove", look)
+    assert takedown.main(["--repo", folder.folder, f"--ids={gone[0]}"]) == 1
+    assert looked
+    assert folder.store.list() == there
+
+
+def test_in_a_folder_nothing_of_them_is_left(tmp_path, capsys):
+    folder = in_folder(tmp_path)
     before = open_packed(folder.folder)
     was = samples(before)
     gone = alone(was)[:1]
