@@ -351,7 +351,7 @@ OF_INFO = [
     ("sums.histograms.pack_fill", 3, "sums.histograms.pack_fill: "),
     ("sums.bound", 0, "sums.bound: "),
     ("quality", None, "quality: "),
-    ("seq_len", "x", "seq_len: "),
+    ("seq_len", 0, "seq_len: "),
     ("processor", None, "processor: "),
     ("processor.fingerprint", GONE, "processor.fingerprint: missing"),
     ("num_shards", GONE, "num_shards: missing"),
