@@ -201,7 +201,7 @@ def test_what_is_refused_leaves_nothing_in_a_folder(tmp_path, monkeypatch):
         raise takedown.TakedownError("shows an image that is to be taken down")
 
     monkeypatch.setattr(takedown, "prove", look)
-    assert takedown.main(["--repo", folder.folder, f"--ids={gone[0]}"]) == 1
+    assert takedown.main(["--repo", folder.folder, f"--ids={gone[0]}", "--processor", str(DEMO / "processor")]) == 1
     assert looked
     assert folder.store.list() == there
 
