@@ -166,6 +166,7 @@ def ledger_of(config: Config, sources: Sequence[PinnedSource], shards: Sequence[
     """The shards' ledgers as one. Raises LedgerError when a row is lost, QualityError when too many are quarantined."""
     ledger = report.Ledger.merge(from_ipc(shard["ledger"]) for shard in shards)
     ledger.check(sources)
+    report.check_packed(shards, makes_parts=config.pack.over_length == "split_turns")
     empty = contract.QUARANTINE_SCHEMA.empty_table()
     quarantine = pa.concat_tables([empty, *(from_ipc(shard["quarantine"]) for shard in shards)])
     ledger.check_quarantine(config.quality.max_quarantine_fraction, quarantine)

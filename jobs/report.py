@@ -8,6 +8,8 @@ The ledger is the proof that nothing is lost. For every source, with the rows in
 and not by the job:
 
     rows + copies = packed + quarantined + duplicates + not sampled
+
+and what is counted as packed is what the files' row groups hold, shard by shard (`check_packed`).
 """
 
 import argparse
@@ -25,6 +27,7 @@ import pyarrow.compute as pc
 
 from jobs.packed import UNREADABLE, Packed, open_packed
 from jobs.pinned import PinnedSource
+from jobs.results import from_ipc
 from jobs.retries import one_line
 from packing_udfs import balance, metrics
 from packing_udfs.drawn import draw
@@ -97,6 +100,36 @@ class Ledger:
             raise QualityError(
                 f"quality.max_quarantine_fraction: {quarantined} of {num_rows} rows ({quarantined / num_rows:.1%}) "
                 f"are quarantined, more than {max_fraction:.1%}; nothing was published\n" + "\n".join(lines)
+            )
+
+
+def check_packed(shards: Iterable[dict], *, makes_parts: bool = False) -> None:
+    """Raises LedgerError unless the packs of each shard, as they were written, hold what its ledger counts as packed.
+
+    shards: rows of `results.RESULT`. What was written is counted in the row groups, what was to be packed in the sums
+    and in the ledger, so that no plan of packs vouches for itself. makes_parts: whether a row may be several samples.
+    """
+    counts: dict[int, Counter] = {}
+    for row in shards:
+        found = counts.setdefault(row["shard"], Counter())
+        for name in ("num_samples", "num_tokens"):
+            found["sums", name] += json.loads(row["sums"]).get(name, 0)
+            written = from_ipc(row["row_groups"])[name] if row["row_groups"] else None
+            found["packs", name] += (pc.sum(written).as_py() or 0) if written else 0
+        ledger = from_ipc(row["ledger"])
+        found["rows"] += pc.sum(ledger.filter(pc.equal(ledger["outcome"], "packed"))["num_rows"]).as_py() or 0
+    for shard, found in counts.items():
+        for name in ("num_samples", "num_tokens"):
+            if found["packs", name] != found["sums", name]:
+                raise LedgerError(
+                    f"shard {shard}: its packs hold {name}={found['packs', name]}, {found['sums', name]} were to be "
+                    "packed; nothing was published"
+                )
+        in_packs, rows = found["packs", "num_samples"], found["rows"]
+        if in_packs < rows or (in_packs > rows and not makes_parts):
+            raise LedgerError(
+                f"shard {shard}: {rows} rows are accounted for as packed, its packs hold {in_packs} samples; nothing "
+                "was published"
             )
 
 

@@ -137,11 +137,19 @@ def pack_shard(
     if units and settings.max_file_bytes is not None:
         parts = runs([unit.num_bytes for unit in units], settings.max_file_bytes)
     before = [*previous, *[None] * len(parts)]
+    _check_whole(units, [units[part] for part in parts], outcomes)
     return PackedShard(
         quarantine=outcomes.quarantine(),
         ledger=outcomes.ledger(),
         files=[pack_units(units[part], settings, last, max_drift) for part, last in zip(parts, before, strict=False)],
     )
+
+
+def _check_whole(units: list[Unit], parts: list[list[Unit]], outcomes: Outcomes) -> None:
+    """What the ledger counts as packed is what goes to files: a row is one unit, or as many as it was cut into."""
+    num_units = len(outcomes.open()) + sum(len(cut.parts) - 1 for cut in outcomes.cuts.values())
+    in_files = sum(map(len, parts))
+    assert num_units == len(units) == in_files, f"{num_units} samples are counted as packed, {in_files} go to files"
 
 
 def pack_units(
@@ -175,6 +183,8 @@ def pack_units(
             seed=settings.seed,
             max_drift=max_drift,
         )
+    placed = sorted(i for group in plan.row_groups for members in group for i in members)
+    assert placed == list(range(len(units))), f"{len(units)} samples came to be packed, {len(placed)} are in packs"
     return PackedFile(
         sums=sums_of(units, [members for group in plan.row_groups for members in group], settings),
         groups=[[[units[i] for i in members] for members in group] for group in plan.row_groups],

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from packing_udfs import contract
@@ -31,6 +32,8 @@ def read_previous(source: Source, row_groups: Sequence[dict], *, with_tokens: bo
     for row in row_groups:
         if row["file"] not in footers:
             length = row["footer_bytes"] + PARQUET_TAIL
+            if row["footer_offset"] < 0 or row["footer_offset"] + length != row["file_bytes"]:
+                raise contract.ContractError(f"{row['file']}: its footer is not where its manifest says")
             footers[row["file"]] = parse_footer(
                 row["file"], source.read(row["file"], row["footer_offset"], length, stop)
             )
@@ -42,6 +45,9 @@ def read_previous(source: Source, row_groups: Sequence[dict], *, with_tokens: bo
 
 def _read(source: Source, row: dict, metadata: pq.FileMetaData, columns: list[str], stop: Stop) -> pa.Table:
     """Some columns of a row group, in one range from the first to the last of them."""
+    where = f"{row['file']} row group {row['row_group']}"
+    if not 0 <= row["row_group"] < metadata.num_row_groups:
+        raise contract.ContractError(f"{row['file']}: it has no row group {row['row_group']}, which its manifest names")
     group = metadata.row_group(row["row_group"])
     chunks = [group.column(i) for i in range(group.num_columns)]
     spans = [
@@ -53,10 +59,19 @@ def _read(source: Source, row: dict, metadata: pq.FileMetaData, columns: list[st
     file = RangeFile(source.read(row["file"], start, end - start, stop), start, row["file_bytes"])
     try:
         opened = pq.ParquetFile(file, metadata=metadata, pre_buffer=True, page_checksum_verification=True)
-        return opened.read_row_group(row["row_group"], columns=columns, use_threads=False).combine_chunks()
+        table = opened.read_row_group(row["row_group"], columns=columns, use_threads=False).combine_chunks()
     except (pa.ArrowException, OSError) as error:
-        where = f"{row['file']} row group {row['row_group']}"
         raise contract.ContractError(f"{where}: its bytes are damaged: {error}") from error
+    _check_whole(table, where)
+    return table
+
+
+def _check_whole(table: pa.Table, where: str) -> None:
+    """Raises ContractError for a pack of which not every sample is described."""
+    counts = [pc.list_value_length(table[name]) for name in LIGHT]
+    has_nulls = any(table[name].null_count or pc.list_flatten(table[name]).null_count for name in LIGHT)
+    if has_nulls or any(other != counts[0] for other in counts):
+        raise contract.ContractError(f"{where}: its lists of samples disagree")
 
 
 def _packs(table: pa.Table) -> list[list[Key]]:

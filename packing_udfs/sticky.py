@@ -4,7 +4,8 @@ A packed file is compared with its last version byte by byte, in chunks of 64 Ki
 costs nothing, a whole pack that moves costs its edges, a sample that moves costs itself, its edges and those of the
 hole that it leaves. So the last version's packs seed the new ones (`replan`):
 
-1. **match** every pack's samples with those that are there now, as a multiset. A pack that has all of them is kept.
+1. **match** every pack's samples with those that are there now, as a multiset. A pack that has all of them is kept,
+   unless it is over the budgets.
 2. An edited sample (new, of the images of one that is gone) takes its place if the pack still holds it.
 3. A pack that lost samples is a bin with holes. New samples go into the holes, best fit in all budgets and near to what
    the pack cost before; what fits nowhere makes new packs.
@@ -95,6 +96,8 @@ def replan(
     shard = Shard(np.asarray(sizes, np.int64), np.asarray(caps, np.int64), pack, num_packs_per_group, seed)
     bins = pack(list(range(len(keys))))
     fresh = [[bins[i] for i in g] for g in balance.row_groups(shard.costs(bins), num_packs_per_group, seed)]
+    if [len(group) for group in previous.row_groups] != [len(costs) for costs in previous.vision_costs]:
+        return Plan(fresh, why_afresh="its manifest names other numbers of packs than its row groups have")
     packs, shard.loose = _match(previous, keys, shard)
     kept = int(shard.sizes[0, [i for old in packs for i in old.members()]].sum())
     if 2 * kept < shard.sizes[0].sum():
@@ -108,7 +111,10 @@ def replan(
 
 
 def _match(previous: Previous, keys: Sequence[Key], shard: Shard) -> tuple[list[LastPack], list[int]]:
-    """The packs of the last version with what is left in them or edited at its place, and the samples in none."""
+    """The packs of the last version with what is left in them or edited at its place, and the samples in none.
+
+    A pack over the budgets, which a packing by other budgets made, is emptied: its samples are placed like new ones.
+    """
     there: dict[Key, deque[int]] = {}
     for i, key in enumerate(keys):
         there.setdefault(key, deque()).append(i)
@@ -117,6 +123,9 @@ def _match(previous: Previous, keys: Sequence[Key], shard: Shard) -> tuple[list[
         for g, group in enumerate(previous.row_groups)
         for p, pack in enumerate(group)
     ]
+    for pack in packs:
+        if (shard.size(pack.members()) > shard.caps).any():
+            pack.slots = [None] * len(pack.slots)
     taken = {i for pack in packs for i in pack.members()}
     loose = [i for i in range(len(keys)) if i not in taken]
     edited: dict[tuple[int, str], list[int]] = {}

@@ -3,16 +3,18 @@
 from copy import deepcopy
 from dataclasses import replace
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from transformers import AutoProcessor
 
-from packing_udfs import contract
+import packing_udfs.pack
+from packing_udfs import contract, sticky
 from packing_udfs.encode import Encoder
 from packing_udfs.fetch import Source
 from packing_udfs.pack import PackSettings, pack_shard
 from packing_udfs.previous import read_previous
-from packing_udfs.shard_file import write_shard
+from packing_udfs.shard_file import locations, write_shard
 from packing_udfs.sticky import Key, checksum
 from tests.unit.demo_samples import DEMO, as_spark_gives, demo_rows
 
@@ -116,3 +118,57 @@ def test_only_light_columns_are_fetched(encoder, tmp_path):
     read_previous(Counting(str(tmp_path), 1.0), rows)
     assert len(fetched) == len(rows) + 1
     assert sum(fetched) < (tmp_path / PATH).stat().st_size / 10
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"row_group": 99}, "00000.parquet: it has no row group 99, which its manifest names"),
+        ({"row_group": -1}, "00000.parquet: it has no row group -1, which its manifest names"),
+        ({"footer_offset": 10**9}, "00000.parquet: its footer is not where its manifest says"),
+        ({"footer_offset": -1, "footer_bytes": 10, "file_bytes": 17}, "00000.parquet: its footer is not where its manifest says"),
+        ({"file_bytes": 10}, "00000.parquet: its footer is not where its manifest says"),
+    ],
+)
+def test_a_manifest_of_another_file_is_an_error_that_names_it(encoder, tmp_path, change, message):
+    rows = write(tmp_path, pack_shard(as_spark_gives(demo_rows()), encoder, SETTINGS))
+    with pytest.raises(contract.ContractError, match=message):
+        read(tmp_path, [row | change for row in rows])
+
+
+@pytest.mark.parametrize("name", ["sample_ids", "sample_sources", "sample_lengths", "sample_num_images"])
+@pytest.mark.parametrize("change", [lambda value: value[1:], lambda value: [None, *value[1:]], lambda value: None])
+def test_lists_of_samples_that_disagree_are_an_error(encoder, tmp_path, name, change):
+    packed = pack_shard(as_spark_gives(demo_rows()), encoder, SETTINGS)
+    rows = write(tmp_path, packed)
+    table = next(packed.row_groups())
+    lists = table[name].to_pylist()
+    at = table.schema.get_field_index(name)
+    odd = table.set_column(at, table.schema.field(at), pa.array([change(lists[0]), *lists[1:]], table.schema[at].type))
+    schema = contract.PACK_SCHEMA.with_metadata(contract.parquet_metadata())
+    with pq.ParquetWriter(tmp_path / PATH, schema, **contract.writer_options()) as writer:
+        writer.write_table(odd.cast(schema))
+    metadata = pq.read_metadata(tmp_path / PATH)
+    rows = [rows[0] | place for place in locations(metadata, PATH, (tmp_path / PATH).stat().st_size)]
+    with pytest.raises(contract.ContractError, match="row group 0: its lists of samples disagree"):
+        read(tmp_path, rows)
+
+
+def test_a_plan_that_loses_or_doubles_a_sample_is_never_written(encoder, monkeypatch):
+    def lose(*args, **options):
+        return sticky.Plan([[[0, 1], [2]]])
+
+    def double(*args, **options):
+        return sticky.Plan([[list(range(100)), list(range(100))]])
+
+    previous = sticky.Previous([], [])
+    for replan in (lose, double):
+        monkeypatch.setattr(sticky, "replan", replan)
+        with pytest.raises(AssertionError, match=r"\d+ samples came to be packed, \d+ are in packs"):
+            pack_shard(as_spark_gives(demo_rows()), encoder, SETTINGS, [previous])
+
+
+def test_a_part_of_a_shard_that_goes_to_no_file_is_never_written(encoder, monkeypatch):
+    monkeypatch.setattr(packing_udfs.pack, "runs", lambda sizes, most: [slice(0, 5)])
+    with pytest.raises(AssertionError, match=r"\d+ samples are counted as packed, 5 go to files"):
+        pack_shard(as_spark_gives(demo_rows()), encoder, replace(SETTINGS, max_file_bytes=1))

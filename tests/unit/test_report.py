@@ -7,7 +7,9 @@ import pyarrow as pa
 import pytest
 
 from jobs import report
+from jobs.pack import ledger_of
 from jobs.report import Ledger, LedgerError, QualityError
+from jobs.results import empty_row, to_ipc
 from packing_udfs import contract
 from packing_udfs.contract import QUARANTINE_SCHEMA
 from packing_udfs.outcomes import LEDGER_SCHEMA
@@ -85,6 +87,49 @@ def test_sources_do_not_make_up_for_each_other():
     moved = Ledger.merge([ledger(("a", "packed", "", 11), ("b", "packed", "", 6))])
     with pytest.raises(LedgerError):
         moved.check(pinned(a=12, b=5))
+
+
+def result(shard: int, in_packs: tuple, in_sums: tuple, num_rows: int | None) -> dict:
+    """A row of `results.RESULT`: (samples, tokens) of what was written and of what was to be, and packed rows."""
+    written = {"file": "f", "num_samples": in_packs[0], "num_tokens": in_packs[1]}
+    row_groups = pa.Table.from_pylist([written] if in_packs[0] else [], schema=contract.MANIFEST_SCHEMA)
+    lines = [] if num_rows is None else [("a", "packed", "", num_rows), ("a", "quarantined", "ratings", 7)]
+    return empty_row(shard, "f") | {
+        "row_groups": to_ipc(row_groups) if in_packs[0] else None,
+        "sums": json.dumps({"num_samples": in_sums[0], "num_tokens": in_sums[1]}),
+        "ledger": to_ipc(ledger(*lines)),
+    }
+
+
+def test_packs_that_hold_what_the_ledger_counts():
+    """The ledger of a shard of two files is in its first row."""
+    two_files = [result(1, (3, 30), (3, 30), 5), result(1, (2, 20), (2, 20), None)]
+    report.check_packed([result(0, (4, 40), (4, 40), 4), *two_files, result(2, (0, 0), (0, 0), 0), empty_row(3, "f")])
+    report.check_packed([result(0, (6, 60), (6, 60), 4)], makes_parts=True)
+
+
+@pytest.mark.parametrize(
+    ("shards", "makes_parts", "message"),
+    [
+        ([((4, 40), (5, 50), 5)], False, "shard 0: its packs hold num_samples=4, 5 were to be packed"),
+        ([((5, 40), (5, 50), 5)], False, "shard 0: its packs hold num_tokens=40, 50 were to be packed"),
+        ([((4, 40), (4, 40), 5)], False, "shard 0: 5 rows are accounted for as packed, its packs hold 4 samples"),
+        ([((4, 40), (4, 40), 5)], True, "shard 0: 5 rows are accounted for as packed, its packs hold 4 samples"),
+        ([((6, 40), (6, 40), 5)], False, "shard 0: 5 rows are accounted for as packed, its packs hold 6 samples"),
+        ([((0, 0), (5, 50), 5)], False, "shard 0: its packs hold num_samples=0, 5 were to be packed"),
+        ([((6, 60), (6, 60), 5), ((4, 40), (4, 40), 5)], True, "shard 1: 5 rows are accounted for as packed"),
+    ],
+)
+def test_packs_that_hold_something_else(shards, makes_parts, message):
+    """In the last case shard 0 makes up for shard 1, in the sum over shards."""
+    with pytest.raises(LedgerError, match=message):
+        report.check_packed([result(i, *of_shard) for i, of_shard in enumerate(shards)], makes_parts=makes_parts)
+
+
+def test_the_job_checks_what_was_written():
+    settings = SimpleNamespace(pack=SimpleNamespace(over_length="quarantine"))
+    with pytest.raises(LedgerError, match="its packs hold 4 samples"):
+        ledger_of(settings, pinned(a=12), [result(0, (4, 40), (4, 40), 5)])
 
 
 QUARANTINE = pa.Table.from_pylist(

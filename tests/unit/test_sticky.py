@@ -133,6 +133,43 @@ def test_drift_over_the_limit_is_packed_afresh():
     assert plan.why_afresh == "it would take more than 100 packs, and 100 do"
 
 
+TWELVE = [Key(i << 32, "s", 10, 1) for i in range(12)]
+
+
+def again_of_twelve(groups: list[list[list[Key]]], costs: list[list[int]]) -> Plan:
+    """Twelve samples of 10 tokens and cost 1, at most three in a pack, after packs like these."""
+
+    def pack(members):
+        return [members[i : i + 3] for i in range(0, len(members), 3)]
+
+    sizes, budgets = np.asarray([[10] * 12, [1] * 12, [1] * 12]), Budgets(seq_len=30)
+    options = {"num_packs_per_group": 4, "seed": 0, "max_drift": 0.003}
+    return replan(Previous(groups, costs), TWELVE, sizes, budgets, pack, **options)
+
+
+@pytest.mark.parametrize("costs", [[[3], [3]], [[3, 3], [3]], [[3, 3, 3], [3, 3]], [[], []], [[3, 3]], []])
+def test_costs_of_other_packs_than_there_are_give_the_packs_up(costs):
+    groups = [[TWELVE[0:3], TWELVE[3:6]], [TWELVE[6:9], TWELVE[9:12]]]
+    plan = again_of_twelve(groups, costs)
+    assert plan.why_afresh == "its manifest names other numbers of packs than its row groups have"
+    assert sorted(i for pack in packs(plan.row_groups) for i in pack) == list(range(12))
+
+
+@pytest.mark.parametrize(
+    ("groups", "costs", "num_kept"),
+    [
+        ([[TWELVE[0:6], TWELVE[6:9]], [TWELVE[9:12]]], [[6, 3], [3]], 2),
+        ([[TWELVE]], [[12]], 0),
+        ([[TWELVE[0:4], TWELVE[4:8], TWELVE[8:12]]], [[4, 4, 4]], 0),
+    ],
+)
+def test_packs_over_the_budgets_are_emptied_and_the_others_stay(groups, costs, num_kept):
+    plan = again_of_twelve(groups, costs)
+    assert sorted(map(len, packs(plan.row_groups))) == [3, 3, 3, 3]
+    assert sorted(i for pack in packs(plan.row_groups) for i in pack) == list(range(12))
+    assert plan.num_kept + plan.num_moved == num_kept
+
+
 EDITS = st.lists(
     st.tuples(st.sampled_from(["add", "remove", "edit", "duplicate"]), st.integers(0, 10**6), st.integers(-60, 60)),
     max_size=40,
