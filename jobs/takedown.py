@@ -19,7 +19,6 @@ data (the bytes would stay), and dropping whole packs (ten samples go for one).
 """
 
 import argparse
-import dataclasses
 import hashlib
 import json
 import logging
@@ -36,10 +35,9 @@ import pyarrow.compute as pc
 from jobs import publish
 from jobs.folder import Folder
 from jobs.outputs import OutputError, PublishError, Run
-from jobs.pack import settings
 from jobs.packed import Packed, open_packed
 from jobs.pages import run as run_page
-from jobs.remainder import Remainder, small_files
+from jobs.remainder import TAKEN_DOWN, Remainder, settings_of, small_files
 from jobs.results import empty_row, to_ipc
 from jobs.takedown_proof import NUM_SHOWN, SharedImagesError, TakedownError, Wanted, prove, some_of
 from packing_udfs import contract, shard_file
@@ -74,8 +72,10 @@ def take_down(repo: str, wanted: Wanted, *, processor: str | None = None) -> dic
             _rewrite(packed, splits[split], wanted, processor, Path(folder), hashes)
             _clear_quarantine(packed, split, splits[split], wanted)
         if not any(part.taken or part.quarantine for part in splits.values()):
+            already = len(wanted.ids.intersection(head.taken_down))
+            why = f", and {already} of the ids were taken down already" if already else ""
             raise TakedownError(
-                f"{repo}: none of its samples is one of those to be taken down; nothing was done"
+                f"{repo}: none of its samples is one of those to be taken down{why}; nothing was done"
                 + _sources_there(splits, wanted)
             )
         num_images = prove(packed, splits, wanted, hashes, Path(folder))
@@ -84,7 +84,9 @@ def take_down(repo: str, wanted: Wanted, *, processor: str | None = None) -> dic
             row["operation"] = repository.upload(row["path"], Path(folder, row["path"]))
         files = small_files(packed, splits, head, Path(folder))
     done = {name: part for name, part in splits.items() if part.taken or part.quarantine}
-    told = json.dumps([sorted(unit.sample_id for part in done.values() for unit in part.taken), wanted.source])
+    ids = [unit.sample_id for part in done.values() for unit in part.taken]
+    ids += [row["sample_id"] for part in done.values() for row in part.set_aside]
+    told = json.dumps([head.commit, sorted(ids), wanted.source])
     digest = hashlib.sha256(told.encode()).hexdigest()
     draft = repository.draft(head, Run(run=digest, shards=digest, num_shards=len(rows)))
     for row in rows:
@@ -130,7 +132,7 @@ def _rewrite(
     info = part.manifest.info
     encoder = _encoder(info, processor)
     config = parse(info["runs"][-1]["config"])
-    how = dataclasses.replace(settings(config), max_file_bytes=None)
+    how = settings_of(info["runs"])
     for shard, file in enumerate(sorted(held)):
         groups = [_units(packed.row_group(file, r["row_group"]), encoder) for r in rows if r["file"] == file]
         units = sorted((u for group in groups for pack in group for u in pack), key=lambda u: (u.sample_id, u.source))
@@ -202,13 +204,13 @@ def _units(table: pa.Table, encoder: Encoder) -> list[list[Unit]]:
 
 
 def _clear_quarantine(packed: Packed, split: str, part: Remainder, wanted: Wanted) -> None:
-    """Rows of a split's quarantine that are of such samples go too."""
+    """Rows of a split's quarantine that are of such samples go too, but for those that are there for it."""
     folder = f"{contract.QUARANTINE_DIR.format(split=split)}/"
     for path in packed.paths:
         if path.startswith(folder) and path.endswith(".parquet"):
             table = packed.table(path)
-            ids, sources = table["sample_id"].to_pylist(), table["source"].to_pylist()
-            keep = [not wanted.takes(i, source) for i, source in zip(ids, sources, strict=True)]
+            columns = (table[name].to_pylist() for name in ("sample_id", "source", "reason"))
+            keep = [why == TAKEN_DOWN or not wanted.takes(i, source) for i, source, why in zip(*columns, strict=True)]
             if not all(keep):
                 part.quarantine[path] = table.filter(pa.array(keep))
                 part.set_aside += table.filter(pc.invert(pa.array(keep))).to_pylist()

@@ -1,7 +1,9 @@
 """The demo as the job publishes it, in a folder, without Spark or a Hub."""
 
+import json
 import shutil
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from jobs import pack, report
@@ -9,10 +11,10 @@ from jobs.adapters.finevision import FineVision
 from jobs.outputs import Head
 from jobs.pinned import PinnedSource, SourceFile
 from jobs.plan import plan_shards
-from jobs.publication import Publication
+from jobs.publication import Publication, read_appended
 from jobs.results import from_ipc
 from jobs.shards import ShardPlan, ShardWork, run_shard
-from packing_udfs import config, config_file
+from packing_udfs import config, config_file, contract, manifest
 from packing_udfs.processor import fetch
 from tests.unit.demo_samples import DEMO, as_spark_gives, demo_rows
 
@@ -20,18 +22,23 @@ CONF = DEMO.parents[1] / "conf" / "jobs" / "demo.yaml"
 
 
 def publish_demo(folder: Path, *overrides: str, rows: Sequence[dict] | None = None) -> dict:
-    """Pack the demo's rows, or others of its two sources, and write all that a run publishes; its report."""
+    """Pack the demo's rows, or others of its two sources, and write all that a run publishes; its report.
+
+    What is in the folder already is the head of the run, which leaves out what was taken down from it.
+    """
     settings = config_file.load(CONF, [f"processor.path={DEMO / 'processor'}", *overrides])
     rows = demo_rows() if rows is None else rows
     sources = [_pinned(source, rows) for source in settings.sources]
-    plan = plan_shards(settings, sources, Head(None))
+    head = head_of(folder)
+    plan = plan_shards(settings, sources, head)
     processor = fetch(settings.processor.path)
 
     def keep(path: str, file: Path) -> None:
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(file, folder / path)
 
-    work = ShardWork(pack.settings(settings), processor, plan, keep)
+    how = replace(pack.settings(settings), taken_down=frozenset(head.taken_down))
+    work = ShardWork(how, processor, plan, keep)
     of_shard = _by_shard(rows, plan)
     shards = [row for s in sorted(of_shard) for row in run_shard(s, as_spark_gives(of_shard[s]), work)]
     publication = Publication(
@@ -39,14 +46,34 @@ def publish_demo(folder: Path, *overrides: str, rows: Sequence[dict] | None = No
         sources=sources,
         processor=processor,
         plan=plan,
-        head=Head(None),
-        appended={},
+        head=head,
+        appended=read_appended(settings, head, PlainFolder(folder), processor, "tiles"),
         shards=shards,
         ledger=report.Ledger.merge(from_ipc(shard["ledger"]) for shard in shards),
         vision_unit="tiles",
     )
 
     return publication.publish(FolderDraft(folder))
+
+
+def head_of(folder: Path) -> Head:
+    """What a folder holds that was published into before."""
+    infos = tuple((path.stem, json.loads(path.read_bytes())) for path in sorted(folder.glob("manifest/*.json")))
+    if not infos:
+        return Head(None)
+    paths = [path.relative_to(folder).as_posix() for path in sorted(folder.rglob("*")) if path.is_file()]
+    return Head("0" * 40, tuple(paths), (folder / "README.md").read_text(), infos)
+
+
+class PlainFolder:
+    """Of `outputs.Output`, what an append reads of a folder."""
+
+    def __init__(self, folder: Path):
+        self._folder = folder
+
+    def read_manifest(self, commit: str, split: str) -> manifest.Manifest:
+        names = (contract.MANIFEST_JSON, contract.MANIFEST_PARQUET)
+        return manifest.load(*((self._folder / name.format(split=split)).read_bytes() for name in names))
 
 
 class FolderDraft:

@@ -1,6 +1,7 @@
 """Samples that are taken down are gone from every file of the new revision, and what stays is as it was."""
 
 import hashlib
+import json
 from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,7 +16,7 @@ from jobs.packed import Packed, open_packed
 from jobs.takedown_proof import prove
 from jobs.validate import validate
 from packing_udfs.folder_tree import PUBLISHED, Tree
-from tests.unit.demo_samples import DEMO
+from tests.unit.demo_samples import DEMO, demo_rows
 from tests.unit.published import publish_demo
 
 REPO = "user/demo-taken"
@@ -179,15 +180,19 @@ def test_a_repository_without_packs_is_refused(session_hub, capsys):
     assert "holds nothing that jobs.pack has published" in capsys.readouterr().err
 
 
+def shown(plain: Path, to: Path) -> Folder:
+    """What lies in a folder, as the packing job shows it in one."""
+    folder = Folder(str(to))
+    paths = [path.relative_to(plain).as_posix() for path in sorted(plain.rglob("*")) if path.is_file()]
+    folder.store.put(PUBLISHED, Tree({path: folder.upload(path, plain / path) for path in paths}).dump())
+    return folder
+
+
 def in_folder(tmp_path) -> Folder:
     """The demo in two shards, as a folder has it."""
     plain = tmp_path / "plain"
     publish_demo(plain, "shards.num_shards=2", "shards.num_packs_per_row_group=2")
-    folder = Folder(str(tmp_path / "volume"))
-    paths = [path.relative_to(plain).as_posix() for path in sorted(plain.rglob("*")) if path.is_file()]
-    tree = Tree({path: folder.upload(path, plain / path) for path in paths})
-    folder.store.put(PUBLISHED, tree.dump())
-    return folder
+    return shown(plain, tmp_path / "volume")
 
 
 def test_what_is_refused_leaves_nothing_in_a_folder(tmp_path, monkeypatch):
@@ -218,3 +223,100 @@ def test_in_a_folder_nothing_of_them_is_left(tmp_path, capsys):
     files = [path for path in (tmp_path / "volume").rglob("*") if path.is_file()]
     assert len(files) > 5
     assert not [path for path in files if any(image in path.read_bytes() for image in images)]
+
+
+def of_source(number: int) -> list[dict]:
+    """The demo's rows of one of its sources."""
+    rows = demo_rows()
+    name = sorted({row["source"] for row in rows})[number]
+    return [row for row in rows if row["source"] == name]
+
+
+@pytest.mark.parametrize("split", ["train", "two"])
+def test_samples_of_a_run_before_the_last_go(tmp_path, split):
+    """The second run appends to the split, or writes another one: the report is of that run alone."""
+    plain, small = tmp_path / "plain", ("shards.num_shards=1", "shards.num_packs_per_row_group=2")
+    publish_demo(plain, *small, rows=of_source(0))
+    budget = "pack.max_images_per_pack=2"  # most of what the first run packed is over it
+    publish_demo(plain, *small, f"output.split={split}", "output.mode=append", budget, rows=of_source(1))
+    folder = shown(plain, tmp_path / "volume")
+    before = open_packed(folder.folder)
+    assert list(validate(before)) == []
+    was, told_before = samples(before), before.report()
+    of_first = {row["sample_id"] for row in of_source(0)}
+    gone = [sample for sample in alone(was) if sample[0] in of_first][:1]
+    assert takedown.main(["--repo", folder.folder, f"--ids={gone[0][0]}"]) == 0
+    after = open_packed(folder.folder)
+    assert list(validate(after)) == []
+    assert samples(after) == was - Counter(gone)
+    first, *others = after.manifest("train").info["runs"]
+    others += [run for run in after.manifest(split).info["runs"] if split != "train"]
+    counts = {source["name"]: source.get("num_taken_down", 0) for source in first["sources"]}
+    assert counts == {source["name"]: int(source["name"] == gone[0][1]) for source in first["sources"]}
+    assert len(others) == 1
+    assert not any("num_taken_down" in source for source in others[0]["sources"])
+    told = after.report()
+    assert (told["ledger"], told["sources"]) == (told_before["ledger"], told_before["sources"])
+
+
+def test_what_is_quarantined_is_remembered_and_goes_once(tmp_path, capsys):
+    plain = tmp_path / "plain"
+    publish_demo(plain, "shards.num_shards=1")
+    folder = shown(plain, tmp_path / "volume")
+    before = open_packed(folder.folder)
+    was, aside = samples(before), before.table("quarantine/train/00000.parquet").to_pylist()[0]
+    assert takedown.main(["--repo", folder.folder, f"--ids={aside['sample_id']}"]) == 0
+    after = open_packed(folder.folder)
+    assert after.manifest("train").info["taken_down"] == [aside["sample_id"]]
+    assert samples(after) == was
+    left = after.table("quarantine/train/00000.parquet").to_pylist()
+    assert [row["sample_id"] for row in left].count(aside["sample_id"]) == 0
+    assert list(validate(after)) == []
+    told = {row["reason"]: row["num_rows"] for row in after.report()["ledger"] if row["outcome"] == "taken_down"}
+    assert told == {"": 1}
+    commit = folder.read_head().commit
+    capsys.readouterr()
+    assert takedown.main(["--repo", folder.folder, f"--ids={aside['sample_id']}"]) == 1
+    assert "to be taken down, and 1 of the ids were taken down already; nothing was done" in capsys.readouterr().err
+    assert folder.read_head().commit == commit
+
+
+def test_what_the_next_run_left_out_is_not_taken_down_again(tmp_path, capsys):
+    plain = tmp_path / "plain"
+    publish_demo(plain, "shards.num_shards=1")
+    path = plain / "manifest/train.json"
+    gone = demo_rows()[0]["sample_id"]
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"taken_down": [gone]}))
+    publish_demo(plain, "shards.num_shards=1")
+    folder = shown(plain, tmp_path / "volume")
+    packed, head = open_packed(folder.folder), folder.read_head()
+    aside = {row["sample_id"]: row["reason"] for row in packed.table("quarantine/train/00000.parquet").to_pylist()}
+    assert aside[gone] == "taken_down"
+    assert takedown.main(["--repo", folder.folder, f"--ids={gone}"]) == 1
+    assert "1 of the ids were taken down already; nothing was done" in capsys.readouterr().err
+    assert folder.read_head() == head
+
+
+def test_a_file_that_lost_a_sample_is_never_published(tmp_path, capsys, monkeypatch):
+    plain = tmp_path / "plain"
+    publish_demo(plain, "shards.num_shards=1", "shards.num_packs_per_row_group=2")
+    folder = shown(plain, tmp_path / "volume")
+    head = folder.read_head()
+    gone = alone(samples(open_packed(folder.folder)))[0][0]
+    write = takedown.shard_file.write_shard
+    monkeypatch.setattr(
+        takedown.shard_file, "write_shard", lambda local, path, groups: write(local, path, list(groups)[1:])
+    )
+    assert takedown.main(["--repo", folder.folder, f"--ids={gone}"]) == 1
+    assert "1 were taken out and" in capsys.readouterr().err
+    assert folder.read_head() == head
+
+
+def test_a_split_of_which_nothing_would_be_left_is_refused(tmp_path, capsys):
+    plain = tmp_path / "plain"
+    publish_demo(plain, "shards.num_shards=1", rows=of_source(0))
+    folder = shown(plain, tmp_path / "volume")
+    head = folder.read_head()
+    assert takedown.main(["--repo", folder.folder, "--where", f"source={of_source(0)[0]['source']}"]) == 1
+    assert "append other samples first (output.mode=append)" in capsys.readouterr().err
+    assert folder.read_head() == head
