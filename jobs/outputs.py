@@ -45,6 +45,16 @@ def our_info(data: bytes) -> dict | None:
     return info if isinstance(info, dict) and {"contract", "run", "runs", "totals"} <= info.keys() else None
 
 
+def at(value, *keys):
+    """What lies at a path of keys in plain JSON values, None where nothing does: `at(info, "runs", -1, "config")`."""
+    for key in keys:
+        try:
+            value = value[key]
+        except (KeyError, IndexError, TypeError):
+            return None
+    return value
+
+
 @dataclass(frozen=True)
 class Head:
     """What an output holds before the run: its commit and files, or nothing."""
@@ -57,14 +67,39 @@ class Head:
 
     @property
     def taken_down(self) -> list[int]:
-        """Ids of the samples that were taken down from any split, sorted (`jobs.takedown`)."""
+        """Ids of the samples that were taken down from any split, sorted (`jobs.takedown`).
+
+        Raises OutputError for a list that is none: to go on without it would pack those samples.
+        """
+        for split, info in self.manifests:
+            ids = info.get("taken_down", [])
+            if not isinstance(ids, list) or any(type(i) is not int for i in ids):
+                raise _bad_field(split, "taken_down", ids, "a list of sample_ids")
         return sorted({i for _, info in self.manifests for i in info.get("taken_down", ())})
+
+    def runs(self, split: str) -> list[str]:
+        """Names of the runs that a split is of, oldest first; none without a manifest. Raises OutputError."""
+        info = dict(self.manifests).get(split)
+        if info is None:
+            return []
+        runs = info["runs"]
+        names = [at(run, "run") for run in runs] if isinstance(runs, list) else []
+        if not names or not all(isinstance(name, str) for name in names):
+            raise _bad_field(split, "runs", runs, "a list of runs, each with its fingerprint in `run`")
+        return names
 
     def files_of(self, split: str) -> list[str]:
         """Paths that belong to a split: its data, manifest and quarantine, and no other split's."""
         folders = tuple(f"{d.format(split=split)}/" for d in (contract.DATA_DIR, contract.QUARANTINE_DIR))
         single = [name.format(split=split) for name in (contract.MANIFEST_JSON, contract.MANIFEST_PARQUET)]
         return [path for path in self.paths if path.startswith(folders) or path in single]
+
+
+def _bad_field(split: str, field: str, value, must: str) -> OutputError:
+    return OutputError(
+        f"output.repo: {contract.MANIFEST_JSON.format(split=split)} has {field}={repr(value)[:60]}, which must be "
+        f"{must}; restore the file from an earlier revision, or write to another output.repo"
+    )
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,14 @@ from jobs.outputs import Draft, Head, Output, PublishError, Run
 from jobs.pinned import PinnedSource, SourceError
 from jobs.plan import plan_shards
 from jobs.progress import SPARK_ERRORS, LostRowsError, WorkerError, as_line, collect, speed, worker_error
-from jobs.publication import Publication, is_appended, read_appended, run_fingerprint, shards_fingerprint
+from jobs.publication import (
+    Publication,
+    is_appended,
+    read_appended,
+    replaced_splits,
+    run_fingerprint,
+    shards_fingerprint,
+)
 from jobs.results import from_ipc
 from jobs.reuse import find_last_version
 from jobs.session import active_session, get_session
@@ -178,6 +185,7 @@ def _plan(config: Config, sources: Sequence[PinnedSource], head: Head) -> ShardP
     if not any(source.num_rows for source in sources):
         raise ConfigError(f"sources: no rows in {', '.join(source.source.name for source in sources)}")
     card.read_front_matter(head.readme)
+    replaced_splits(config, head)
     return plan_shards(config, sources, head)
 
 

@@ -15,7 +15,7 @@ from jobs import adapters, card, report
 from jobs.installed import version
 from jobs.outputs import Draft, Head, Output, OutputError
 from jobs.pages import run as run_page
-from jobs.plan import power_of_two, splits_of
+from jobs.plan import VALIDATION, power_of_two, splits_of
 from jobs.results import RESULT, count, from_ipc
 from jobs.shards import ShardPlan
 from jobs.sources import PinnedSource
@@ -73,9 +73,31 @@ def _check_same_split(config: Config, split: str, runs: Sequence[dict]) -> None:
 
 def is_appended(config: Config, head: Head, run: str) -> bool:
     """Whether each of its splits ends with an append of this very run: a second would add every sample twice."""
-    infos = dict(head.manifests)
-    runs = [infos[split]["runs"][-1]["run"] for split in splits_of(config) if split in infos]
-    return config.output.mode == "append" and runs == [run] * len(splits_of(config))
+    return config.output.mode == "append" and all(head.runs(split)[-1:] == [run] for split in splits_of(config))
+
+
+def replaced_splits(config: Config, head: Head) -> list[str]:
+    """Splits that a run replaces: those it writes, and the validation split that the replaced run made beside its own.
+
+    Raises OutputError when that takes samples from a split that stays: where `train` was packed with a validation
+    split, packing `b` with one too would leave the samples that were set aside of `train` in neither.
+    """
+    if config.output.mode == "append":
+        return []
+    runs = {split: set(head.runs(split)) for split, _ in head.manifests}
+    mine, of_validation = runs.get(config.output.split, set()), runs.get(VALIDATION, set())
+    replaced = {*splits_of(config), *([VALIDATION] if mine & of_validation else [])}
+    for split in sorted(replaced & runs.keys()):
+        for other in sorted(runs.keys() - replaced):
+            if runs[split] & runs[other]:
+                zero = "" if mine & of_validation else "shards.validation_fraction=0 or "
+                with_validation = f"shards.validation_fraction={config.shards.validation_fraction}"
+                raise OutputError(
+                    f"output.split: {config.output.split} with {with_validation} would replace the split {split}, "
+                    f"which one run packed together with {other}: samples of {other} would be gone; use {zero}"
+                    "another output.repo"
+                )
+    return sorted(replaced)
 
 
 def run_fingerprint(config: Config, sources: Sequence[PinnedSource], processor: ProcessorFiles) -> str:
@@ -138,7 +160,7 @@ class Publication:
         quarantined = [split for split in infos if self._quarantine(split, files)]
         result = self._report(infos)
         pictures = self._pages(result, files)
-        delete = self._replaced_files() if self.config.output.mode == "overwrite" else []
+        delete = self._replaced_files()
         delete += [path for path in run_page.PICTURES.values() if path in self.head.paths]
         delete += self.head.left
         summary = report.as_markdown(result, pictures)
@@ -262,12 +284,8 @@ class Publication:
         }
 
     def _replaced_files(self) -> list[str]:
-        """Files of the splits that this run replaces, with those that the replaced run made beside them."""
-        runs = {split: {run["run"] for run in info["runs"]} for split, info in self.head.manifests}
-        before = runs.get(self.config.output.split, set())
-        siblings = [split for split, of_split in runs.items() if before & of_split]
-        splits = sorted({*splits_of(self.config), *siblings})
-        return [path for split in splits for path in self.head.files_of(split)]
+        """Files of the splits that this run replaces."""
+        return [path for split in replaced_splits(self.config, self.head) for path in self.head.files_of(split)]
 
     def _card(self, infos: dict[str, dict], quarantined: list[str], deleted: set[str], summary: str) -> str:
         kept = {

@@ -63,6 +63,7 @@ def take_down(repo: str, wanted: Wanted, *, processor: str | None = None) -> dic
     head = repository.read_head()
     if head.commit is None or not head.manifests:
         raise TakedownError(f"--repo: {repo} holds nothing that jobs.pack has published")
+    taken_down = head.taken_down  # a list that is none is said before anything is read
     packed = open_packed(repo, None if in_folder else head.commit)
     hashes: set[bytes] = set()
     splits = {}
@@ -72,7 +73,7 @@ def take_down(repo: str, wanted: Wanted, *, processor: str | None = None) -> dic
             _rewrite(packed, splits[split], wanted, processor, Path(folder), hashes)
             _clear_quarantine(packed, split, splits[split], wanted)
         if not any(part.taken or part.quarantine for part in splits.values()):
-            already = len(wanted.ids.intersection(head.taken_down))
+            already = len(wanted.ids.intersection(taken_down))
             why = f", and {already} of the ids were taken down already" if already else ""
             raise TakedownError(
                 f"{repo}: none of its samples is one of those to be taken down{why}; nothing was done"
