@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from jobs import adapters, card, report
 from jobs.installed import version
-from jobs.outputs import Draft, Head, Output, OutputError
+from jobs.outputs import Draft, Head, Output, OutputError, at
 from jobs.pages import run as run_page
 from jobs.plan import VALIDATION, power_of_two, splits_of
 from jobs.results import RESULT, count, from_ipc
@@ -35,17 +35,18 @@ def read_appended(
     Raises OutputError when the packs there are of another kind, or the files are not those that the manifest names.
     """
     splits = splits_of(config) if config.output.mode == "append" else []
-    before = {s: output.read_manifest(head.commit, s) for s in splits if s in dict(head.manifests)}
+    before = {s: _read(s, head, output) for s in splits if s in dict(head.manifests)}
     for split, found in before.items():
         _check_same_split(config, split, found.info["runs"])
         for name, ours in (("seq_len", config.pack.seq_len), ("vision_unit", vision_unit)):
-            if found.info[name] != ours:
+            if at(found.info, name) != ours:
                 raise OutputError(
-                    f"output.mode: cannot append to {split}: its {name} is {found.info[name]}, not {ours}; overwrite"
+                    f"output.mode: cannot append to {split}: its {name} is {at(found.info, name)}, not {ours}; "
+                    "overwrite"
                 )
-        if found.info["processor"]["fingerprint"] != processor.fingerprint:
+        if at(found.info, "processor", "fingerprint") != processor.fingerprint:
             raise OutputError(
-                f"output.mode: cannot append to {split}: it was packed with {found.info['processor']['name']} of "
+                f"output.mode: cannot append to {split}: it was packed with {at(found.info, 'processor', 'name')} of "
                 "another content; overwrite"
             )
         data = {path for path in head.files_of(split) if path.startswith("data/")}
@@ -58,16 +59,33 @@ def read_appended(
     return before
 
 
+def _read(split: str, head: Head, output: Output) -> manifest.Manifest:
+    """The manifest of a split that is appended to. Raises OutputError for one that is not whole."""
+    path = contract.MANIFEST_PARQUET.format(split=split)
+    try:
+        if path not in head.paths:
+            raise contract.ContractError(f"{path} is not there")
+        found = output.read_manifest(head.commit, split)
+        lacks = [name for name in contract.MANIFEST_SCHEMA.names if name not in found.row_groups.column_names]
+        lacks += [name for name in ("num_shards", "sums") if name not in found.info]
+        if lacks:
+            raise contract.ContractError(f"its manifest has no {lacks[0]}")
+    except (contract.ContractError, FileNotFoundError) as error:
+        raise OutputError(f"output.mode: cannot append to {split}: {error}; repair it or overwrite") from error
+    return found
+
+
 def _check_same_split(config: Config, split: str, runs: Sequence[dict]) -> None:
     """Refuse to draw the validation split otherwise than before: a sample could come to be in both splits."""
     for run in runs:
-        drawn, ours = run["config"]["shards"], config.shards
+        ours = config.shards
         for name in ("validation_fraction", "seed") if ours.validation_fraction else ("validation_fraction",):
-            if drawn[name] != getattr(ours, name):
+            drawn = at(run, "config", "shards", name)
+            if drawn != getattr(ours, name):
                 raise OutputError(
                     f"shards.{name}: {getattr(ours, name)} cannot be appended to {split}, which was packed with "
-                    f"{drawn[name]}: a sample could be in the validation split and in {config.output.split} too; use "
-                    f"{drawn[name]} or overwrite"
+                    f"{drawn}: a sample could be in the validation split and in {config.output.split} too; use "
+                    f"{drawn} or overwrite"
                 )
 
 

@@ -14,7 +14,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from jobs.outputs import Head, Output
+from jobs.outputs import Head, Output, at
+from jobs.packed import REPORT
 from jobs.plan import splits_of
 from jobs.shards import ShardPlan
 from packing_udfs import contract
@@ -24,6 +25,7 @@ from packing_udfs.previous import read_previous
 from packing_udfs.processor import ProcessorFiles
 from packing_udfs.sticky import Previous
 
+NEEDED = ("file", "file_bytes", "footer_offset", "footer_bytes", "row_group", "vision_cost")
 FIRST_CHUNK = 128 << 10  # bytes at least: Xet's chunks have no more
 
 
@@ -33,12 +35,15 @@ class LastVersion:
 
     output: Output
     source: Source
-    row_groups: pa.Table  # contract.MANIFEST_SCHEMA
+    row_groups: pa.Table  # NEEDED columns of contract.MANIFEST_SCHEMA
     max_drift: float
     with_tokens: bool  # whether samples are told apart by their tokens too
 
     def file(self, path: str) -> Previous | None:
-        """The packs of a file as it is published, None where there is none. Raises FetchError, ContractError."""
+        """The packs of a file as it is published, None where there is none.
+
+        Raises AbsentError or ContractError for one that is not as its manifest says, FetchError for one out of reach.
+        """
         rows = self._rows(path)
         return read_previous(self.source, rows, with_tokens=self.with_tokens) if rows else None
 
@@ -66,10 +71,13 @@ class LastVersion:
 def find_last_version(
     config: Config, plan: ShardPlan, head: Head, output: Output, processor: ProcessorFiles
 ) -> tuple[LastVersion | None, dict[str, str]]:
-    """What a rewrite may reuse, and for each split that it may not, why."""
+    """What a rewrite may reuse, and for each split that it may not, why.
+
+    A last version that is damaged is a reason too: all that the new one is made of comes from the sources.
+    """
     if config.output.mode == "append" or head.commit is None:
         return None, {}
-    why, tables = {}, []
+    why, tables, source = {}, [], None
     for split in splits_of(config):
         info = dict(head.manifests).get(split)
         if info is None:
@@ -78,19 +86,39 @@ def find_last_version(
         reason = why_not(info, config, num_shards, processor)
         if not reason:
             try:
-                row_groups = output.read_manifest(head.commit, split).row_groups
+                row_groups = _row_groups(output, head, split)
                 # A file that is gone, or that an unfinished run replaced, has no last version.
                 is_there = pc.is_in(row_groups["file"], pa.array(head.paths, pa.string()))
                 tables.append(row_groups.filter(is_there))
-            except contract.ContractError as error:
+                source = source or output.source(head.commit)
+            except (contract.ContractError, FileNotFoundError) as error:
                 reason = str(error)
         if reason:
             why[split] = reason
-    if not tables:
+    if source is None:
         return None, why
     with_tokens = config.pack.over_length == "split_turns"
-    source = output.source(head.commit)
     return LastVersion(output, source, pa.concat_tables(tables), config.output.max_drift, with_tokens), why
+
+
+def _row_groups(output: Output, head: Head, split: str) -> pa.Table:
+    """What is needed of a split's row groups. Raises ContractError or FileNotFoundError when it cannot be had."""
+    path = contract.MANIFEST_PARQUET.format(split=split)
+    for needed in (path, REPORT):  # by the report a folder knows that it is at this commit
+        if needed not in head.paths:
+            raise contract.ContractError(f"{needed} is not there")
+    table = output.read_manifest(head.commit, split).row_groups
+    for name in NEEDED:
+        if name not in table.column_names:
+            raise contract.ContractError(f"{path} has no column {name}")
+    try:
+        table = table.select(NEEDED).cast(pa.schema([contract.MANIFEST_SCHEMA.field(name) for name in NEEDED]))
+    except pa.ArrowException as error:
+        raise contract.ContractError(f"{path} has columns of other types: {error}") from error
+    for name, values in [*zip(NEEDED, table, strict=True), ("vision_cost", pc.list_flatten(table["vision_cost"]))]:
+        if values.null_count:
+            raise contract.ContractError(f"{path} has nulls in {name}")
+    return table
 
 
 def why_not(info: Mapping, config: Config, num_shards: int, processor: ProcessorFiles) -> str:
@@ -99,17 +127,17 @@ def why_not(info: Mapping, config: Config, num_shards: int, processor: Processor
         return "output.reuse is off"
     if info["contract"] != contract.VERSION:
         return f"it is of contract version {info['contract']}"
-    if info["processor"]["fingerprint"] != processor.fingerprint:
+    if at(info, "processor", "fingerprint") != processor.fingerprint:
         return "the processor is another"
     if len(info["runs"]) > 1:
         return "files were appended to it"
-    if info["num_shards"] != num_shards:
-        return f"it had {info['num_shards']} shards, not {num_shards}"
-    before, now = info["runs"][-1]["config"], config.model_dump(mode="json")
+    if info.get("num_shards") != num_shards:
+        return f"it had {info.get('num_shards')!r} shards, not {num_shards}"
+    now = config.model_dump(mode="json")
     fields = [("pack", name) for name in now["pack"]] + [("images", name) for name in now["images"]]
     fields += [("shards", "num_packs_per_row_group"), ("shards", "seed")]
     for section, name in fields:
-        old, new = before[section].get(name), now[section][name]
+        old, new = at(info, "runs", -1, "config", section, name), now[section][name]
         if old != new:
             return f"{section}.{name} was {old}, not {new}"
     return ""

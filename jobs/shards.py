@@ -19,7 +19,7 @@ import pickle
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -37,6 +37,7 @@ from jobs.worker_memory import give_back, torch_left_out
 from packing_udfs import contract, shard_file
 from packing_udfs.drawn import draw
 from packing_udfs.encode import Encoder
+from packing_udfs.fetch import AbsentError
 from packing_udfs.metrics import add
 from packing_udfs.pack import PackedFile, PackSettings, pack_shard
 from packing_udfs.processor import ProcessorFiles
@@ -156,6 +157,8 @@ def run_shard(shard: int, samples: pd.DataFrame, work: ShardWork) -> list[dict]:
     """
     encoder = _encoder(work.processor, work.settings.train_on)
     last, why_not, max_drift = _last_version(work, work.plan.paths[shard])
+    if why_not:
+        work = replace(work, last=None)  # nor is there anything to remind of
     packed = pack_shard(samples, encoder, work.settings, last, max_drift)
     rows = []
     for part, file in enumerate(packed.files):
@@ -208,7 +211,7 @@ def _last_version(work: ShardWork, path: str) -> tuple[list[Previous], str, floa
     try:
         while (found := work.last.file(part_path(path, len(files)))) is not None:
             files.append(found)
-    except contract.ContractError as error:
+    except (contract.ContractError, AbsentError) as error:
         return [], str(error), 0.0
     return files, "", work.last.max_drift
 

@@ -35,6 +35,10 @@ class FetchError(Exception):
     """Bytes that could not be had; the message names the file, the range, the attempts and the last fault."""
 
 
+class AbsentError(FetchError):
+    """Bytes that a manifest names and that no file has: they will not be there at another try."""
+
+
 class AbandonedError(Exception):
     """The reader was left while a range was under way; nobody waits for it."""
 
@@ -139,7 +143,7 @@ class Source:
         try:
             self._retried(f"{path}, bytes {offset}–{offset + length - 1}", rest, stop)
         except FileNotFoundError as fault:  # the manifest names it
-            raise FetchError(f"{self.name}: {path}: FileNotFoundError: {fault}") from fault
+            raise AbsentError(f"{self.name}: {path}: FileNotFoundError: {fault}") from fault
         return data
 
     def _receive(self, path: str, offset: int, view: memoryview) -> Iterator[int]:
@@ -155,7 +159,7 @@ class Source:
             num = len(data)
             view[:num] = data
         if not num:
-            raise FetchError(f"{self.name}: {path}: ends {len(view)} bytes before the manifest says")
+            raise AbsentError(f"{self.name}: {path}: ends {len(view)} bytes before the manifest says")
         yield num
 
     def _retried(self, what: str, attempt: Callable[[Callable], T], stop: Stop | None = None) -> T:

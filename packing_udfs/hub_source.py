@@ -22,10 +22,11 @@ from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError
 from huggingface_hub.utils import WeakFileLock, build_hf_headers, validate_repo_id
 
 from packing_udfs import connections
-from packing_udfs.fetch import FetchError, PassingError, Source
+from packing_udfs.fetch import AbsentError, FetchError, PassingError, Source
 
 _PASSING_STATUS = frozenset({408, 425, 429, 500, 502, 503, 504})
 _REFUSED_STATUS = frozenset({400, 401, 403, 404, 410})  # how storage answers to a signed URL that has expired
+_NO_SUCH_RANGE = 416
 _REDIRECTS, _MAX_REDIRECTS = frozenset({301, 302, 303, 307, 308}), 5
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _HUB_URL = re.compile(r"hf://datasets/([^/@]+/[^/@]+)(?:@(refs/[^/@]+/[^/@]+|[^/@]+))?/?")
@@ -147,7 +148,8 @@ class HubSource(Source):
                 raise PassingError(what, _asked_wait(answer.headers))
             if answer.headers.get("X-Error-Code") == "EntryNotFound":
                 raise FileNotFoundError(f"{self.name}: {path}: {what}")
-            raise FetchError(f"{self.name}: {path} at {self.revision}: {what}, where {status} was expected")
+            error = AbsentError if answer.status == _NO_SUCH_RANGE else FetchError
+            raise error(f"{self.name}: {path} at {self.revision}: {what}, where {status} was expected")
         raise FetchError(f"{self.name}: {path}: more than {_MAX_REDIRECTS} redirects")
 
 

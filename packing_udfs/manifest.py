@@ -64,5 +64,8 @@ def load(info_json: bytes, parquet: bytes, split: str | None = None) -> Manifest
         raise contract.ContractError(f"manifest: is of the split {info['split']!r}, not of {split!r}")
     if type(info.get("seq_len")) is not int:
         raise contract.ContractError(f"manifest: its seq_len is {info.get('seq_len')!r}, which is no integer")
-    table = pq.read_table(io.BytesIO(parquet))
+    try:
+        table = pq.read_table(io.BytesIO(parquet))
+    except (pa.ArrowException, OSError) as error:
+        raise contract.ContractError(f"manifest: its Parquet file cannot be read: {error}") from error
     return Manifest(info, table, hashlib.sha256(info_json).hexdigest())

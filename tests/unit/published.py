@@ -8,6 +8,7 @@ from pathlib import Path
 
 from jobs import pack, report
 from jobs.adapters.finevision import FineVision
+from jobs.folder import Folder
 from jobs.outputs import Head
 from jobs.pinned import PinnedSource, SourceFile
 from jobs.plan import plan_shards
@@ -15,6 +16,7 @@ from jobs.publication import Publication, read_appended
 from jobs.results import from_ipc
 from jobs.shards import ShardPlan, ShardWork, run_shard
 from packing_udfs import config, config_file, contract, manifest
+from packing_udfs.folder_tree import PUBLISHED, Tree
 from packing_udfs.processor import fetch
 from tests.unit.demo_samples import DEMO, as_spark_gives, demo_rows
 
@@ -63,6 +65,14 @@ def head_of(folder: Path) -> Head:
         return Head(None)
     paths = [path.relative_to(folder).as_posix() for path in sorted(folder.rglob("*")) if path.is_file()]
     return Head("0" * 40, tuple(paths), (folder / "README.md").read_text(), infos)
+
+
+def shown(plain: Path, to: Path) -> Folder:
+    """What lies in a folder, as the packing job shows it in one."""
+    folder = Folder(str(to))
+    paths = [path.relative_to(plain).as_posix() for path in sorted(plain.rglob("*")) if path.is_file()]
+    folder.store.put(PUBLISHED, Tree({path: folder.upload(path, plain / path) for path in paths}).dump())
+    return folder
 
 
 class PlainFolder:

@@ -13,11 +13,12 @@ from huggingface_hub import HfApi
 from jobs import takedown
 from jobs.folder import Folder
 from jobs.packed import Packed, open_packed
+from jobs.remainder import Remainder, _runs
 from jobs.takedown_proof import prove
 from jobs.validate import validate
-from packing_udfs.folder_tree import PUBLISHED, Tree
+from packing_udfs.manifest import Manifest
 from tests.unit.demo_samples import DEMO, demo_rows
-from tests.unit.published import publish_demo
+from tests.unit.published import publish_demo, shown
 
 REPO = "user/demo-taken"
 PROCESSOR = str(DEMO / "processor")  # a folder, whose place the manifest does not say
@@ -180,14 +181,6 @@ def test_a_repository_without_packs_is_refused(session_hub, capsys):
     assert "holds nothing that jobs.pack has published" in capsys.readouterr().err
 
 
-def shown(plain: Path, to: Path) -> Folder:
-    """What lies in a folder, as the packing job shows it in one."""
-    folder = Folder(str(to))
-    paths = [path.relative_to(plain).as_posix() for path in sorted(plain.rglob("*")) if path.is_file()]
-    folder.store.put(PUBLISHED, Tree({path: folder.upload(path, plain / path) for path in paths}).dump())
-    return folder
-
-
 def in_folder(tmp_path) -> Folder:
     """The demo in two shards, as a folder has it."""
     plain = tmp_path / "plain"
@@ -237,12 +230,13 @@ def test_samples_of_a_run_before_the_last_go(tmp_path, split):
     """The second run appends to the split, or writes another one: the report is of that run alone."""
     plain, small = tmp_path / "plain", ("shards.num_shards=1", "shards.num_packs_per_row_group=2")
     publish_demo(plain, *small, rows=of_source(0))
-    budget = "pack.max_images_per_pack=2"  # most of what the first run packed is over it
+    budget = "pack.max_images_per_pack=1"  # samples that the first run packed are over it
     publish_demo(plain, *small, f"output.split={split}", "output.mode=append", budget, rows=of_source(1))
     folder = shown(plain, tmp_path / "volume")
     before = open_packed(folder.folder)
     assert list(validate(before)) == []
     was, told_before = samples(before), before.report()
+    assert max(len(sample[3]) for sample in was) > 1
     of_first = {row["sample_id"] for row in of_source(0)}
     gone = [sample for sample in alone(was) if sample[0] in of_first][:1]
     assert takedown.main(["--repo", folder.folder, f"--ids={gone[0][0]}"]) == 0
@@ -257,6 +251,27 @@ def test_samples_of_a_run_before_the_last_go(tmp_path, split):
     assert not any("num_taken_down" in source for source in others[0]["sources"])
     told = after.report()
     assert (told["ledger"], told["sources"]) == (told_before["ledger"], told_before["sources"])
+
+
+def test_each_run_loses_what_is_left_of_it_from_the_last_on():
+    """Of source s run A packed 4 and B 2; B wrote two splits. 3 go from one of them, 1 from the other."""
+
+    def split(names: str, num_taken: int) -> Remainder:
+        sources = {"A": [{"name": "s", "num_packed": 4, "num_quarantined": 1}]}
+        sources["B"] = [{"name": "r", "num_packed": 5, "num_quarantined": 0}]
+        sources["B"] += [{"name": "s", "num_packed": 2, "num_quarantined": 1, "num_taken_down": 1}]
+        info = {"runs": [{"run": name, "sources": sources[name]} for name in names]}
+        part = Remainder(Manifest(info, None, ""))
+        part.taken += [SimpleNamespace(source="s")] * num_taken
+        part.set_aside += [{"source": "s"}] * (num_taken // 2)
+        return part
+
+    runs = _runs({"train": split("AB", 3), "validation": split("B", 1)})
+    last = [{"name": "r", "num_packed": 5, "num_quarantined": 0}]
+    last += [{"name": "s", "num_packed": 0, "num_quarantined": 0, "num_taken_down": 4}]
+    assert runs["validation"] == [{"run": "B", "sources": last}]
+    first = [{"name": "s", "num_packed": 3, "num_quarantined": 1, "num_taken_down": 1}]
+    assert runs["train"] == [{"run": "A", "sources": first}, {"run": "B", "sources": last}]
 
 
 def test_what_is_quarantined_is_remembered_and_goes_once(tmp_path, capsys):
