@@ -9,6 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from huggingface_hub import HfApi
 
 from jobs import pack
 from jobs.folder import Folder
@@ -19,8 +20,9 @@ from jobs.results import from_ipc
 from jobs.reuse import find_last_version
 from jobs.shards import ShardWork, run_shard
 from packing_udfs import config_file
-from packing_udfs.fetch import FetchError, Source
+from packing_udfs.fetch import AbsentError, FetchError, Source, Stop
 from packing_udfs.folder_tree import PUBLISHED, Stored, Tree, stored_name
+from packing_udfs.hub_source import HubSource
 from packing_udfs.processor import fetch
 from tests.unit.demo_samples import DEMO, as_spark_gives, demo_rows
 from tests.unit.published import CONF, publish_demo, shown
@@ -209,3 +211,20 @@ def test_an_append_to_a_damaged_one_is_refused(folder, make, message):
     make(folder)
     with pytest.raises(OutputError, match=message):
         read_appended(settings, folder.read_head(), folder, processor, "tiles")
+
+
+def test_on_the_hub_too_what_is_not_there_is_told_from_what_is_out_of_reach(session_hub):
+    api = HfApi()
+    api.create_repo("user/reuse-absent", repo_type="dataset")
+    made = api.upload_file(
+        path_or_fileobj=b"0123456789", path_in_repo=FILE, repo_id="user/reuse-absent", repo_type="dataset"
+    )
+    source = HubSource("user/reuse-absent", made.oid, 1.0)
+    assert bytes(source.read(FILE, 2, 3, Stop())) == b"234"
+    for path, offset in ((FILE, 10**6), ("data/train/00001.parquet", 0)):
+        with pytest.raises(AbsentError):
+            HubSource("user/reuse-absent", made.oid, 1.0).read(path, offset, 10, Stop())
+    session_hub.inject(route="resolve", status=403)
+    with pytest.raises(FetchError, match="403") as caught:
+        HubSource("user/reuse-absent", made.oid, 1.0).read(FILE, 2, 3, Stop())
+    assert not isinstance(caught.value, AbsentError)
