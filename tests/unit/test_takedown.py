@@ -239,7 +239,7 @@ def test_samples_of_a_run_before_the_last_go(tmp_path, split):
     assert max(len(sample[3]) for sample in was) > 1
     of_first = {row["sample_id"] for row in of_source(0)}
     gone = [sample for sample in alone(was) if sample[0] in of_first][:1]
-    assert takedown.main(["--repo", folder.folder, f"--ids={gone[0][0]}"]) == 0
+    assert takedown.main(["--repo", folder.folder, "--processor", PROCESSOR, f"--ids={gone[0][0]}"]) == 0
     after = open_packed(folder.folder)
     assert list(validate(after)) == []
     assert samples(after) == was - Counter(gone)
@@ -280,7 +280,7 @@ def test_what_is_quarantined_is_remembered_and_goes_once(tmp_path, capsys):
     folder = shown(plain, tmp_path / "volume")
     before = open_packed(folder.folder)
     was, aside = samples(before), before.table("quarantine/train/00000.parquet").to_pylist()[0]
-    assert takedown.main(["--repo", folder.folder, f"--ids={aside['sample_id']}"]) == 0
+    assert takedown.main(["--repo", folder.folder, "--processor", PROCESSOR, f"--ids={aside['sample_id']}"]) == 0
     after = open_packed(folder.folder)
     assert after.manifest("train").info["taken_down"] == [aside["sample_id"]]
     assert samples(after) == was
@@ -291,7 +291,7 @@ def test_what_is_quarantined_is_remembered_and_goes_once(tmp_path, capsys):
     assert told == {"": 1}
     commit = folder.read_head().commit
     capsys.readouterr()
-    assert takedown.main(["--repo", folder.folder, f"--ids={aside['sample_id']}"]) == 1
+    assert takedown.main(["--repo", folder.folder, "--processor", PROCESSOR, f"--ids={aside['sample_id']}"]) == 1
     assert "to be taken down, and 1 of the ids were taken down already; nothing was done" in capsys.readouterr().err
     assert folder.read_head().commit == commit
 
@@ -307,7 +307,7 @@ def test_what_the_next_run_left_out_is_not_taken_down_again(tmp_path, capsys):
     packed, head = open_packed(folder.folder), folder.read_head()
     aside = {row["sample_id"]: row["reason"] for row in packed.table("quarantine/train/00000.parquet").to_pylist()}
     assert aside[gone] == "taken_down"
-    assert takedown.main(["--repo", folder.folder, f"--ids={gone}"]) == 1
+    assert takedown.main(["--repo", folder.folder, "--processor", PROCESSOR, f"--ids={gone}"]) == 1
     assert "1 of the ids were taken down already; nothing was done" in capsys.readouterr().err
     assert folder.read_head() == head
 
@@ -322,7 +322,7 @@ def test_a_file_that_lost_a_sample_is_never_published(tmp_path, capsys, monkeypa
     monkeypatch.setattr(
         takedown.shard_file, "write_shard", lambda local, path, groups: write(local, path, list(groups)[1:])
     )
-    assert takedown.main(["--repo", folder.folder, f"--ids={gone}"]) == 1
+    assert takedown.main(["--repo", folder.folder, "--processor", PROCESSOR, f"--ids={gone}"]) == 1
     assert "1 were taken out and" in capsys.readouterr().err
     assert folder.read_head() == head
 
@@ -332,6 +332,11 @@ def test_a_split_of_which_nothing_would_be_left_is_refused(tmp_path, capsys):
     publish_demo(plain, "shards.num_shards=1", rows=of_source(0))
     folder = shown(plain, tmp_path / "volume")
     head = folder.read_head()
-    assert takedown.main(["--repo", folder.folder, "--where", f"source={of_source(0)[0]['source']}"]) == 1
+    assert (
+        takedown.main(
+            ["--repo", folder.folder, "--processor", PROCESSOR, "--where", f"source={of_source(0)[0]['source']}"]
+        )
+        == 1
+    )
     assert "append other samples first (output.mode=append)" in capsys.readouterr().err
     assert folder.read_head() == head
