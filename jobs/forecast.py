@@ -14,7 +14,8 @@ asks for a hundredth of a pack and takes a whole one, speak for all.
 
 An interval holds 90 % of NUM_REPLICATES estimates from blocks drawn again with replacement (a bootstrap over blocks,
 because neighbours are alike), each drawn towards the estimate by √(share of rows that were not read), and widened for
-few blocks as Student's t is: of sources that were read as a whole nothing is uncertain but the shuffle.
+few blocks as Student's t is. Beside that stands what hashes decide: which rows a weight takes, which of them are for
+validation, and what meets in a shard; of sources that were read as a whole nothing else is uncertain.
 
 Duplicates are seen within the sample alone: a source full of them packs to less than is said here. Upload bytes are
 before deduplication by Xet, of which a new dataset has little.
@@ -55,12 +56,13 @@ INTERVAL, Z95 = (5, 95), 1.645  # percentiles, and the normal distribution's
 MAX_FILE_BYTES = 50_000_000_000  # of one file on the Hub
 MAX_OPERATIONS = 100  # in a commit, that the Hub promises to take in time
 VIEWER_BYTES = 300_000_000  # of a row group that the Hub's viewer reads
+FOOTER_BYTES, FOOTER_BYTES_A_GROUP = 5_300, 1_520  # of a file of packs
 WORKER_BYTES, WORKER_SHARDS = 400_000_000, 3.5  # memory of a Python worker: so much, and its shard so often
 
 ALWAYS = ("README.md", "report.json", "report.html", *PICTURES.values())  # a run's files beside its splits'
 
 # Salts of the draws.
-_BLOCKS, _BOOTSTRAP, _SHARDS, _RATIOS, _SIZES = range(5)
+_BLOCKS, _BOOTSTRAP, _SHARDS, _RATIOS, _SIZES, _USED, _SPLIT = range(7)
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,12 @@ class Sample:
         """Rows and copies by limit and weight, about."""
         share = self.pinned.num_sampled_bytes / self.pinned.num_bytes if self.pinned.num_bytes else 1.0
         return self.pinned.num_rows * share
+
+    @property
+    def spread(self) -> float:
+        """Standard deviation of `num_rows_used`: what is more than whole copies of the source is taken by hash."""
+        share = self.num_rows_used / self.pinned.num_rows % 1
+        return math.sqrt(self.pinned.num_rows * share * (1 - share))
 
     @property
     def unread(self) -> float:
@@ -163,7 +171,8 @@ def totals(samples: Sequence[Sample], seed: int) -> dict[str, np.ndarray]:
         drawn = hashes(NUM_REPLICATES * len(values), seed, _BOOTSTRAP, i) % np.uint64(len(values))
         sums = np.vstack([values.sum(axis=0), values[drawn.astype(np.int64)].reshape(-1, *values.shape).sum(axis=1)])
         scaled = sums * (sample.num_rows_used / sums[:, :1])
-        whole += scaled[0] + (scaled - scaled[0]) * math.sqrt(sample.unread) * _widened(len(values))
+        likely = scaled[0] + (scaled - scaled[0]) * math.sqrt(sample.unread) * _widened(len(values))
+        whole += likely * (1 + _normal(sample.spread, seed, _USED, i) / max(1.0, sample.num_rows_used))[:, None]
     return dict(zip(_TOTALS, whole.T, strict=True))
 
 
@@ -239,19 +248,39 @@ def _uniform(num: int, *key: int) -> np.ndarray:
     return hashes(num, *key).astype(np.float64) / 2.0**64
 
 
-def packs(samples: Sequence[Sample], config: Config, plan: ShardPlan, sums: dict[str, np.ndarray]) -> np.ndarray:
-    """Packs of the run, float [1 + NUM_REPLICATES], over its splits."""
+def _normal(deviation: float, *key: int) -> np.ndarray:
+    """0 for the estimate, then a draw of a normal distribution for each replicate (a sum of twelve uniform ones)."""
+    drawn = _uniform(12 * NUM_REPLICATES, *key).reshape(NUM_REPLICATES, 12).sum(axis=1) - 6
+    return deviation * np.concatenate([[0.0], drawn])
+
+
+def packs(
+    samples: Sequence[Sample], config: Config, plan: ShardPlan, sums: dict[str, np.ndarray]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Packs for training and for validation, float [1 + NUM_REPLICATES] each."""
     how = settings(config, [sample.pinned for sample in samples])
     asked = demand(how.budgets, sums["num_tokens"], sums["vision_cost"], sums["num_images"])
-    fraction, whole = plan.validation_fraction, 0.0
-    for share, num_shards in ((1 - fraction, plan.num_train), (fraction, plan.num_validation)):
-        if num_shards:
-            found = packs_and_demand(samples, how, num_shards, float(sums["num_samples"][0]) * share)
-            drawn = hashes(NUM_REPLICATES * len(found), how.seed, _RATIOS, num_shards) % np.uint64(len(found))
-            again = found[drawn.astype(np.int64)].reshape(NUM_REPLICATES, -1, 2).sum(axis=1)
-            num_packs, of_shards = np.vstack([found.sum(axis=0), again]).T
-            whole = whole + asked * share * num_packs / of_shards
-    return np.minimum(whole, sums["num_samples"])
+    fraction, num_samples = plan.validation_fraction, float(sums["num_samples"][0])
+    deviation = math.sqrt(fraction * (1 - fraction) / max(1.0, num_samples))
+    of_validation = fraction + _normal(deviation, how.seed, _SPLIT)
+    found = []
+    for share, num_shards in ((1 - of_validation, plan.num_train), (of_validation, plan.num_validation)):
+        most = sums["num_samples"] * share
+        found.append(np.minimum(asked * share * _packs_per_demand(samples, how, num_shards, float(most[0])), most))
+    return found[0], found[1]
+
+
+def _packs_per_demand(samples: Sequence[Sample], how: PackSettings, num_shards: int, num_samples: float) -> np.ndarray:
+    """float [1 + NUM_REPLICATES]; 0 without shards. Of a replicate in as many shards as make both errors: that the
+    drawn ones are few, and that the run's own are."""
+    if not num_shards:
+        return np.zeros(1 + NUM_REPLICATES)
+    found = packs_and_demand(samples, how, num_shards, num_samples)
+    num = max(1, round(1 / (1 / len(found) + 1 / num_shards)))
+    drawn = hashes(NUM_REPLICATES * num, how.seed, _RATIOS, num_shards) % np.uint64(len(found))
+    again = found[drawn.astype(np.int64)].reshape(NUM_REPLICATES, num, 2).sum(axis=1)
+    num_packs, of_shards = np.vstack([found.sum(axis=0), again]).T
+    return num_packs / of_shards
 
 
 def _interval(values: np.ndarray, *, digits: int | None = None) -> dict:
@@ -268,14 +297,17 @@ def describe(
 ) -> dict:
     """The forecast. Raises ConfigError for a file larger than the Hub takes."""
     sums = totals(samples, config.shards.seed)
-    num_packs = packs(samples, config, plan, sums)
+    of_train, of_validation = packs(samples, config, plan, sums)
+    num_packs = of_train + of_validation
     shards = len(plan.paths)
     quarantine = metrics.add(block.quarantine for sample in samples for block in sample.blocks)
     num_small = len(ALWAYS) + len(splits_of(config)) * (3 if quarantine else 2)
     replaced = [p for s in splits_of(config) for p in head.files_of(s)] if config.output.mode == "overwrite" else []
     num_deleted = len({*replaced, *head.left} - set(plan.paths))
     commits = num_commits(shards, num_small, num_deleted, config.output.max_operations_per_commit)
-    file_bytes = sums["num_bytes_written"] / shards
+    num_groups = np.maximum(shards, num_packs / config.shards.num_packs_per_row_group)
+    upload = sums["num_bytes_written"] + FOOTER_BYTES * shards + FOOTER_BYTES_A_GROUP * num_groups
+    file_bytes = upload / shards
     if file_bytes[0] > MAX_FILE_BYTES:
         raise ConfigError(
             f"shards.num_shards: {config.shards.num_shards} makes files of {file_bytes[0] / 1e9:,.0f} GB, and the Hub "
@@ -290,6 +322,9 @@ def describe(
         )
     if commits > COMMITS_AN_HOUR:
         warnings.append(f"{commits} commits take {commits / COMMITS_AN_HOUR:.1f} hours: the Hub limits them")
+    if of_train[0] < global_batch_size:
+        warnings.append(f"--global-batch-size: {global_batch_size} packs a step are more than the {of_train[0]:,.0f} "
+                        "for training: no step")  # fmt: skip
     share = sums["num_quarantined"] / np.maximum(sums["num_rows"], 1)
     if share[0] > config.quality.max_quarantine_fraction:
         warnings.append(f"quality.max_quarantine_fraction: {share[0]:.1%} of rows would be quarantined: the run fails")
@@ -305,10 +340,10 @@ def describe(
         "seq_len": config.pack.seq_len,
         "num_packs": _interval(num_packs),
         "fill": _interval(sums["num_tokens"] / (num_packs * config.pack.seq_len), digits=4),
-        "num_steps": _interval(np.rint(num_packs) // global_batch_size),
+        "num_steps": _interval(np.rint(of_train) // global_batch_size),
         **{name: _interval(sums[name]) for name in ("num_samples", "num_quarantined", "num_duplicates", "num_tokens",
                                                    "num_label_tokens", "num_images", "vision_cost")},
-        "upload_bytes": _interval(sums["num_bytes_written"]),
+        "upload_bytes": _interval(upload),
         "task_memory_bytes": _interval(WORKER_BYTES + WORKER_SHARDS * sums["num_bytes"] / shards),
         "executor_shuffle_bytes": _interval(sums["num_bytes"] / num_executors),
         "quarantine_in_sample": quarantine,
@@ -342,12 +377,15 @@ def as_text(found: dict) -> str:
     lines = [f"{found['repo']}: {found['num_shards']:,} shards, {found['num_files']:,} files, {found['num_commits']:,} "
              f"commit{'s' * (found['num_commits'] > 1)}"]  # fmt: skip
     for source in found["sources"]:
-        lines.append(f"  {source['name']}: {source['num_rows_used']:,} of {source['num_rows']:,} rows, "
-                     f"{source['num_bytes']:,} bytes in {source['num_files']:,} files; "
-                     f"{source['num_rows_read']:,} rows read")  # fmt: skip
+        lines.append(f"  {source['name']}: {source['num_rows']:,} rows, {source['num_bytes']:,} bytes in "
+                     f"{source['num_files']:,} files; {source['num_rows_read']:,} rows read, and by limit and weight "
+                     f"{source['num_rows_used']:,} used")  # fmt: skip
     lines.append(f"{'':<34}{'estimate':>20}{'90 % interval':>38}")
     for name, title in _LINES:
         value, form = found[name], ".2%" if name == "fill" else ",d"
         low_high = f"{value['low']:{form}} – {value['high']:{form}}"
         lines.append(f"{title:<34}{value['estimate']:>20{form}}{low_high:>38}")
+    num_read = sum(source["num_rows_read"] for source in found["sources"])
+    lines += [f"  {count:,} of {num_read:,} rows read: {reason}"
+              for reason, count in sorted(found["quarantine_in_sample"].items())]  # fmt: skip
     return "\n".join([*lines, *(f"warning: {text}" for text in found["warnings"])])

@@ -50,7 +50,7 @@ def _peer(name: str, environment: dict | None = None, **options) -> dict:
     """`tests.bench.reader_peers` in a process of its own."""
     command = [sys.executable, "-W", "ignore", "-m", "tests.bench.reader_peers", name, json.dumps(options)]
     done = subprocess.run(command, cwd=ROOT, env={**os.environ, **(environment or {})}, capture_output=True, text=True)
-    if done.returncode:
+    if done.returncode and not (name == "datasets" and done.stdout):  # which now and then aborts when all is done
         raise RuntimeError(done.stderr.strip().splitlines()[-1])
     return json.loads(done.stdout.splitlines()[-1])
 
