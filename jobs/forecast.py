@@ -52,6 +52,7 @@ LEAST_ROWS = 32  # of a source, however small its share
 NUM_REPLICATES = 400
 NUM_DRAWN_SHARDS = 8  # at least …
 LEAST_DRAWN = 512  # … and so many samples in them
+NUM_DEALT_SHARDS = 64  # of sources that were read as a whole
 INTERVAL, Z95 = (5, 95), 1.645  # percentiles, and the normal distribution's
 MAX_FILE_BYTES = 50_000_000_000  # of one file on the Hub
 MAX_OPERATIONS = 100  # in a commit, that the Hub promises to take in time
@@ -220,13 +221,17 @@ def packs_and_demand(samples: Sequence[Sample], how: PackSettings, num_shards: f
 def _drawn_shards(weights: np.ndarray, mean: float, seed: int, unread: list[float]) -> list[np.ndarray]:
     """Samples of some shards that have any, of a run with `mean` samples a shard.
 
-    Dealt by hash, as the run does it, when there are no others than these; else drawn by weight.
+    Dealt by hash, as the run does it, when there are no others than these, few of them several times; else drawn by
+    weight.
     """
     num_drawn = max(NUM_DRAWN_SHARDS, math.ceil(LEAST_DRAWN / max(1.0, mean)))
     if not any(unread) and (weights == 1).all():
-        shard_of = hashes(len(weights), seed, _SHARDS) % np.uint64(max(1, round(len(weights) / mean)))
-        order = np.argsort(shard_of, kind="stable")
-        return np.split(order, np.flatnonzero(np.diff(shard_of[order])) + 1)[:num_drawn]
+        num_shards, dealt = max(1, round(len(weights) / mean)), []
+        for deal in range(max(1, NUM_DEALT_SHARDS // num_shards)):
+            shard_of = hashes(len(weights), seed, _SHARDS, deal) % np.uint64(num_shards)
+            order = np.argsort(shard_of, kind="stable")
+            dealt += np.split(order, np.flatnonzero(np.diff(shard_of[order])) + 1)
+        return dealt[: max(num_drawn, NUM_DEALT_SHARDS)]
     sizes = _sizes(mean, num_drawn, seed)
     ends = np.cumsum(weights)
     drawn = np.searchsorted(ends, _uniform(int(sizes.sum()), seed, _SHARDS) * ends[-1], side="right")

@@ -1,7 +1,7 @@
 """A manifest for packs that have none, from the footers of their files.
 
 For repositories that were copied without their manifest, and for what `datasets` makes of packs (map, filter,
-push_to_hub: the same columns, other files). It costs one request a file at every start, eight at a time,
+push_to_hub: the same columns, other files). It costs one request a file at every start, sixteen at a time,
 and knows less: not what a pack costs in image work (the order balances nothing), nor which processor it was made with
 (nothing is checked). Rejected: refusing such data, which is whole; reading it all to know the costs.
 """

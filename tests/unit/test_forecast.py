@@ -56,7 +56,7 @@ def test_of_rows_that_are_all_read_nothing_but_the_shuffle_is_uncertain(whole):
     least = max(whole["num_tokens"]["estimate"] / 4096, whole["vision_cost"]["estimate"] / 56)
     assert least <= packs["low"]
     assert whole["fill"]["estimate"] == pytest.approx(
-        whole["num_tokens"]["estimate"] / packs["estimate"] / 4096, rel=1e-3
+        whole["num_tokens"]["estimate"] / packs["estimate"] / 4096, rel=3e-3
     )
     assert whole["num_steps"]["estimate"] == packs["estimate"] // 16
 
@@ -108,7 +108,9 @@ def test_steps_are_of_training_packs(repo, whole):
 
 
 def test_reasons_are_said(repo):
-    found = forecast(job(repo, pack={"seq_len": 128}, quality={"max_quarantine_fraction": 1.0}), max_rows=200)
+    found = forecast(
+        job(repo, pack={"seq_len": 1200, "max_vision_cost": 56}, quality={"max_quarantine_fraction": 1.0}), max_rows=200
+    )
     (reason,) = found["quarantine_in_sample"]
     count, read = found["quarantine_in_sample"][reason], found["sources"][0]["num_rows_read"]
     assert reason == "too_long"
