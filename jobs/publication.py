@@ -90,8 +90,19 @@ def _check_same_split(config: Config, split: str, runs: Sequence[dict]) -> None:
 
 
 def is_appended(config: Config, head: Head, run: str) -> bool:
-    """Whether each of its splits ends with an append of this very run: a second would add every sample twice."""
-    return config.output.mode == "append" and all(head.runs(split)[-1:] == [run] for split in splits_of(config))
+    """Whether each of its splits ends with an append of this very run: a second would add every sample twice.
+
+    Raises OutputError where others were appended behind it: what a run says of itself would be of those.
+    """
+    runs = [head.runs(split) for split in splits_of(config)]
+    if config.output.mode != "append" or not all(run in of_split for of_split in runs):
+        return False
+    if all(of_split[-1] == run for of_split in runs):
+        return True
+    raise OutputError(
+        f"output.mode: this very run ({run[:12]}) was appended to {config.output.split} before, and others behind it: "
+        "its samples are there; append other sources, or overwrite"
+    )
 
 
 def replaced_splits(config: Config, head: Head) -> list[str]:

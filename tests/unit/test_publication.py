@@ -72,7 +72,9 @@ def test_an_append_is_known_by_the_last_run_of_each_of_its_splits():
     append = {"mode": "append", "fraction": 0.2}
     assert is_appended(job(**append), head(train="BA", validation="A"), "A")
     assert not is_appended(job(**append), head(train="A"), "A")
-    assert not is_appended(job(**append), head(train="A", validation="AB"), "A")
+    assert not is_appended(job(**append), head(train="AB", validation="B"), "A")
+    with pytest.raises(OutputError, match=r"this very run \(A\) was appended to train before, and others behind it"):
+        is_appended(job(**append), head(train="AB", validation="AB"), "A")
     assert not is_appended(job(fraction=0.2), head(train="A", validation="A"), "A")
 
 
