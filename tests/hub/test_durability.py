@@ -188,6 +188,7 @@ def serve(root: Path, port: int) -> tuple[subprocess.Popen, str]:
     env = {k: v for k, v in os.environ.items() if k != "HF_TOKEN"}
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env)
     assert process.stdout.readline().startswith("# A Hub on this machine.")
+    assert process.stdout.readline().startswith("# A browser shows")
     printed = dict(process.stdout.readline().removeprefix("export ").strip().split("=") for _ in range(2))
     assert printed["HF_TOKEN"] == DEFAULT_TOKEN
     return process, printed["HF_ENDPOINT"]

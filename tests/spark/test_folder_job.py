@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs import pack, report
+from jobs import pack, report, sidecars
 from jobs.demo.__main__ import DEMO
 from jobs.folder import Folder
 from jobs.pinned import SourceError
@@ -122,7 +122,7 @@ def test_a_source_that_changes_meanwhile(spark, tmp_path, monkeypatch):
     with pytest.raises(SourceError, match=r"changed while they were read.*; nothing was published"):
         pack_folder(spark, tmp_path / "packed", source=copied)
     assert Folder(str(tmp_path / "packed")).tree() is None
-    assert not [name for name in Folder(str(tmp_path / "packed")).store.list() if name.startswith(".packing")]
+    assert not sidecars.names_in(Folder(str(tmp_path / "packed")).store.list())
 
 
 def _touching(collect, file):
