@@ -19,6 +19,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.parquet as pq
 from PIL import Image
 
 from jobs.local_hub import LocalHub
@@ -127,11 +128,13 @@ def _line(name: str, label: str, lab: "_Lab", change: Callable, *, seq_len: int)
     ours = lab.measure(change, seq_len=seq_len)
     scratch = lab.measure(change, seq_len=seq_len, reuse=False)
     plain = lab.measure(change, seq_len=seq_len, reuse=False, base="plain", cdc=False)
+    rows = lab.measure(change, base="rows")  # what the change costs where nothing is packed
+    peers = {"from scratch, CDC on": scratch, "from scratch, CDC off": plain, "rows, not packed, CDC on": rows}
     return {
         "metric": name,
         "input": f"{label}; {ours['packs']} packs, from scratch {scratch['packs']}",
         "ours": ours["put"],
-        "peer": {"from scratch, CDC on": scratch["put"], "from scratch, CDC off": plain["put"]},
+        "peer": {peer: found["put"] for peer, found in peers.items()},
         "unit": UNIT,
     }
 
@@ -158,8 +161,9 @@ class _Lab:
         self.num_shards = max(1, 1 << (num * kb * 1000 // SHARD_BYTES).bit_length() >> 1)
 
     def first(self) -> None:
-        """Upload the first version, with CDC and without it."""
-        self.bases = {name: self._in_child(name, {"cdc": name == "cdc", "commit": True}) for name in ("cdc", "plain")}
+        """Upload the first version: with CDC and without it, and as rows that are not packed."""
+        names = ("cdc", "plain", "rows")
+        self.bases = {name: self._in_child(name, _kind(name) | {"commit": True}) for name in names}
 
     def measure(self, change: Callable, *, base: str = "cdc", cache: str = "warm", **options) -> dict:
         """Share of the split's bytes that a version sends, and its packs."""
@@ -169,7 +173,8 @@ class _Lab:
             shutil.rmtree(trial / "cache")
         samples = change(self.samples)
         appended = options.pop("appended", False)
-        made = self._in_child("trial", {"cdc": True, "samples": samples, "last": self.bases[base], **options})
+        options = _kind(base) | {"samples": samples, "last": self.bases[base]} | options
+        made = self._in_child("trial", options)
         shutil.rmtree(trial)
         total = made["bytes"] + (self.bases[base]["bytes"] if appended else 0)
         return {"put": round(made["sent"] / total, 4), "packs": made["packs"]}
@@ -206,7 +211,7 @@ def _pack(work: dict) -> dict:
     repository = Repository(REPO, 30)
     HfApi().create_repo(REPO, repo_type="dataset", exist_ok=True)
     last = None
-    if work.get("reuse", True) and "last" in work:
+    if work.get("reuse", True) and "last" in work and not work["rows"]:
         source = repository.source(work["last"]["commit"])
         row_groups = pa.concat_tables(map(from_ipc, work["last"]["row_groups"]))
         last = LastVersion(repository, source, row_groups, 0.003, False)
@@ -220,7 +225,8 @@ def _pack(work: dict) -> dict:
                            repository.upload, last)  # fmt: skip
     rows = []
     for shard, frame in enumerate(_frames(work["samples"], work["kb"], work["num_shards"])):
-        rows += run_shard(shard, frame, shard_work) if len(frame) else []
+        if len(frame):
+            rows += _unpacked(paths[shard], frame, repository) if work["rows"] else run_shard(shard, frame, shard_work)
     made = {
         "bytes": sum(row["num_bytes"] for row in rows),
         "packs": sum(json.loads(row["sums"])["num_packs"] for row in rows),
@@ -230,6 +236,22 @@ def _pack(work: dict) -> dict:
         operations = [row["operation"] for row in rows]
         made["commit"] = HfApi().create_commit(REPO, operations, commit_message="1", repo_type="dataset").oid
     return made
+
+
+def _kind(base: str) -> dict:
+    """How a base is written: in `_pack`'s words."""
+    return {"cdc": base != "plain", "rows": base == "rows"}
+
+
+def _unpacked(path: str, frame: pd.DataFrame, repository) -> list[dict]:
+    """A shard's rows as `datasets` would write them: images and texts, a sample a row."""
+    table = pa.table({name: pa.array(frame[name].tolist()) for name in ("images", "messages")})
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "shard.parquet")
+        pq.write_table(table, file, row_group_size=1000, use_content_defined_chunking=True, write_page_index=True)
+        operation = repository.upload(path, file)
+        sums = json.dumps({"num_packs": 0})
+        return [{"num_bytes": file.stat().st_size, "sums": sums, "row_groups": None, "operation": operation}]
 
 
 def _frames(samples: list[Sample], kb: int, num_shards: int) -> Iterator[pd.DataFrame]:
