@@ -182,7 +182,7 @@ def _messages(repository: Repository, paths: tuple[str, ...]) -> Iterator[bytes]
             "num_bytes": 400,
             "num_bytes_read": SAMPLES * 190_000,
             "operation": pickle.dumps(operation),
-            "row_groups": to_ipc(_row_groups(path, np.roll(pack, shard))),
+            "row_groups": to_ipc(_row_groups(path, np.roll(pack, shard), lengths)),
             "ledger": ledger,
             "quarantine": quarantine,
             "sums": json.dumps(sums),
@@ -212,14 +212,13 @@ def _quarantine() -> list[dict]:
     ]  # fmt: skip
 
 
-def _row_groups(path: str, costs: np.ndarray) -> pa.Table:
-    parts = np.array_split(costs, ROW_GROUPS)
-    samples = [len(part) for part in np.array_split(np.arange(SAMPLES), ROW_GROUPS)]
+def _row_groups(path: str, costs: np.ndarray, lengths: np.ndarray) -> pa.Table:
+    parts, samples = np.array_split(costs, ROW_GROUPS), np.array_split(lengths, ROW_GROUPS)
     return pa.Table.from_pylist(
         [
             {"file": path, "file_bytes": 400, "footer_offset": 300, "footer_bytes": 92, "row_group": i,
-             "offset": 4 + 10 * i, "bytes": 10, "num_rows": len(part), "num_samples": samples[i],
-             "num_tokens": 4000 * len(part), "num_label_tokens": 900 * len(part), "num_images": 4 * len(part),
+             "offset": 4 + 10 * i, "bytes": 10, "num_rows": len(part), "num_samples": len(samples[i]),
+             "num_tokens": int(samples[i].sum()), "num_label_tokens": 900 * len(part), "num_images": 4 * len(part),
              "vision_cost": part.tolist(), "attention_cost": (part * 70_000).tolist()}
             for i, part in enumerate(parts)
         ],
