@@ -2,9 +2,11 @@
 
 from pathlib import Path
 
+import fsspec
 import pytest
 from transformers import AutoProcessor
 
+from jobs.folder import Folder
 from packing_udfs.encode import Encoder
 from packing_udfs.pack import PackedShard, pack_shard
 from tests.unit.demo_samples import DEMO, as_spark_gives, demo_rows
@@ -33,3 +35,16 @@ def published(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("published")
     publish_demo(folder, "shards.validation_fraction=0.1")
     return folder
+
+
+@pytest.fixture(params=["disk", "memory"])
+def folder(request, tmp_path):
+    """A folder on a disk, and one in an object store (fsspec's in memory)."""
+    if request.param == "disk":
+        yield Folder(str(tmp_path / "packed"))
+        return
+    name = f"memory://{tmp_path.name}/packed"
+    yield Folder(name)
+    fs, root = fsspec.url_to_fs(name)
+    if fs.exists(root):
+        fs.rm(root, recursive=True)

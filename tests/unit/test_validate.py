@@ -1,78 +1,23 @@
 """A published dataset damaged in every way we could think of: each is found, named, and nothing else is."""
 
-import hashlib
-import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from fsspec.implementations.local import LocalFileSystem
-from fsspec.registry import known_implementations
 
-from jobs import inspect, report, validate
-from jobs.packed import open_packed
-from packing_udfs import contract, manifest
-from packing_udfs.shard_file import write_shard
+from jobs import validate
+from packing_udfs import contract
+from tests.unit.damage import FIRST, TRAIN, VALIDATION, card, edit_json, edit_rows, findings, in_rows, rewrite
 from tests.unit.demo_samples import DEMO, demo_rows
 from tests.unit.published import publish_demo
-
-FIRST = "data/train/00000.parquet"
-TRAIN, VALIDATION = "manifest/train.json", "manifest/validation.json"
 
 
 @pytest.fixture
 def folder(published, tmp_path) -> Path:
     """A copy to damage."""
     return shutil.copytree(published, tmp_path / "copy")
-
-
-def findings(folder: Path, **options) -> list[str]:
-    return [str(finding) for finding in validate.validate(open_packed(str(folder)), **options)]
-
-
-def rewrite(folder: Path, file: str, change: Callable[[list[dict]], None], row_group: int = 0) -> None:
-    """Change the packs of a row group and make the manifest fit: what is wrong then is wrong in the packs."""
-    path, split = folder / file, file.split("/")[1]
-    parquet = pq.ParquetFile(path)
-    tables = [parquet.read_row_group(i) for i in range(parquet.num_row_groups)]
-    packs = tables[row_group].to_pylist()
-    change(packs)
-    tables[row_group] = pa.Table.from_pylist(packs, schema=contract.PACK_SCHEMA)
-    rows = write_shard(str(path), file, [table.replace_schema_metadata(None) for table in tables])
-    edit_rows(folder, split, lambda old: [*(row for row in old if row["file"] != file), *rows.to_pylist()])
-    totals = report.totals(pq.read_table(folder / contract.MANIFEST_PARQUET.format(split=split)))
-    edit_json(folder, contract.MANIFEST_JSON.format(split=split), lambda info: info.update(totals=totals))
-    edit_json(folder, "report.json", lambda found: found["splits"][split].update(totals=totals))
-
-
-def edit_rows(folder: Path, split: str, change: Callable[[list[dict]], list[dict]]) -> None:
-    """Change the manifest's row groups, sorted by file, with the hash that the JSON file has of them."""
-    json_path = folder / contract.MANIFEST_JSON.format(split=split)
-    parquet_path = folder / contract.MANIFEST_PARQUET.format(split=split)
-    rows = sorted(change(pq.read_table(parquet_path).to_pylist()), key=lambda row: (row["file"], row["row_group"]))
-    info = json.loads(json_path.read_text("utf-8"))
-    info_json, parquet = manifest.dump(info, pa.Table.from_pylist(rows, schema=contract.MANIFEST_SCHEMA))
-    json_path.write_bytes(info_json)
-    parquet_path.write_bytes(parquet)
-
-
-def edit_json(folder: Path, file: str, change: Callable[[dict], object]) -> None:
-    found = json.loads((folder / file).read_text("utf-8"))
-    change(found)
-    (folder / file).write_text(json.dumps(found), "utf-8")
-
-
-def in_rows(change: Callable[[dict], object]) -> Callable[[list[dict]], list[dict]]:
-    """Change the manifest's first row."""
-
-    def changed(rows: list[dict]) -> list[dict]:
-        change(rows[0])
-        return rows
-
-    return changed
 
 
 def test_a_sound_dataset(published):
@@ -322,122 +267,6 @@ DAMAGE = {
 }
 
 
-def card(folder: Path, configs: str) -> None:
-    (folder / "README.md").write_text(f"---\nconfigs:\n{configs}\n---\n")
-
-
-def test_a_card_may_have_its_one_configuration_as_a_mapping(folder):
-    card(folder, "  config_name: packed\n  data_files: [{split: train, path: x}, {split: validation, path: y}]")
-    assert findings(folder) == []
-
-
-GONE = object()
-# Field, what it is made, and what is said of it; of the manifest of train, of the report.
-OF_INFO = [
-    ("runs", [], "runs: List should have at least 1 item"),
-    ("runs", None, "runs: Input should be a valid list, it is None"),
-    ("runs.0", 3, "runs.0: "),
-    ("runs.0.config", GONE, "runs.0.config: missing"),
-    ("runs.0.config.pack", {}, "runs.0.config.pack.max_vision_cost: missing"),
-    ("runs.0.config.sources.0.weight", GONE, "runs.0.config.sources.0.weight: missing"),
-    ("runs.0.run", GONE, "runs.0.run: missing"),
-    ("runs.0.sources", None, "runs.0.sources: "),
-    ("runs.0.sources", [], "runs.0.sources: "),
-    ("runs.0.sources.0.num_rows", "x", "runs.0.sources.0.num_rows: Input should be a valid integer, it is 'x'"),
-    ("totals", None, "totals: "),
-    ("sums", None, "sums: "),
-    ("sums", {}, "sums.bound: missing"),
-    ("sums.histograms", None, "sums.histograms: "),
-    ("sums.histograms.pack_fill", 3, "sums.histograms.pack_fill: "),
-    ("sums.bound", 0, "sums.bound: "),
-    ("quality", None, "quality: "),
-    ("seq_len", 0, "seq_len: "),
-    ("processor", None, "processor: "),
-    ("processor.fingerprint", GONE, "processor.fingerprint: missing"),
-    ("num_shards", GONE, "num_shards: missing"),
-    ("num_shards", 3, "num_shards: Value error, 3 is no power of two, it is 3"),
-    ("taken_down", "x", "taken_down: "),
-    ("taken_down", None, "taken_down: "),
-    ("taken_down", ["x"], "taken_down.0: "),
-]
-OF_REPORT = [
-    ("", {}, "run: missing"),
-    ("", [], ": Input should be a valid dictionary"),
-    ("", 3, ": "),
-    ("config", GONE, "config: missing"),
-    ("splits", None, "splits: "),
-    ("splits", {}, "splits: Dictionary should have at least 1 item"),
-    ("splits.train.sums", GONE, "splits.train.sums: missing"),
-    ("splits.train.drawn", 3, "splits.train.drawn: "),
-    ("ledger", None, "ledger: "),
-    ("ledger", ["x"], "ledger.0: "),
-    ("sources", None, "sources: "),
-    ("quarantine", GONE, "quarantine: missing"),
-    ("quarantine", [1], "quarantine: "),
-]
-
-
-def put(document, field: str, value: object):
-    """A document with a field of a dotted name set, or gone."""
-    if not field:
-        return value
-    name, _, rest = field.partition(".")
-    key = int(name) if isinstance(document, list) else name
-    if rest:
-        document[key] = put(document[key], rest, value)
-    elif value is GONE:
-        del document[key]
-    else:
-        document[key] = value
-    return document
-
-
-@pytest.mark.parametrize(
-    ("file", "field", "value", "said"),
-    [(TRAIN, *case) for case in OF_INFO] + [("report.json", *case) for case in OF_REPORT],
-)
-def test_a_document_of_another_shape_is_found(file, field, value, said, folder):
-    document = json.loads((folder / file).read_text("utf-8"))
-    (folder / file).write_text(json.dumps(put(document, field, value)), "utf-8")
-    found = findings(folder)
-    start = f"{file}{'' if said.startswith(':') else ' '}{said}"
-    assert [line for line in found if line.startswith(start)]
-    others = [line for line in found if not line.startswith((f"{file} ", f"{file}:"))]
-    assert not others
-
-
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        (lambda t: t.drop_columns(["file"]), ": its columns are not the contract's"),
-        (lambda t: t.slice(0, 0), ": no row group"),
-        (lambda t: column(t, "file", [None] * len(t)), " file: nulls; the contract has none"),
-        (
-            lambda t: column(t, "file", ["data/train/../x"] * len(t)),
-            " file: 'data/train/../x' is not in data/train/",
-        ),
-        (lambda t: column(t, "vision_cost", [None] * len(t)), " vision_cost: nulls; the contract has none"),
-        (lambda t: column(t, "vision_cost", [[None]] * len(t)), " vision_cost: nulls; the contract has none"),
-        (lambda t: column(t, "attention_cost", [[]] * len(t)), " attention_cost: not a value for each pack"),
-        (lambda t: column(t, "num_rows", [None] * len(t)), " num_rows: nulls; the contract has none"),
-        (lambda t: column(t, "row_group", [-1] * len(t)), " row_group: -1, at least 0 is possible"),
-    ],
-)
-def test_row_groups_of_another_shape_are_found(change, said, folder):
-    path = folder / "manifest/train.parquet"
-    pq.write_table(change(pq.read_table(path)), path)
-    sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
-    edit_json(folder, TRAIN, lambda info: info.update(row_groups_sha256=sha256))
-    found = findings(folder)
-    assert found[0].startswith(f"manifest/train.parquet{said}")
-    assert not [line for line in found if not line.startswith("manifest/train.parquet")]
-
-
-def column(table: pa.Table, name: str, values: list) -> pa.Table:
-    at = table.schema.get_field_index(name)
-    return table.set_column(at, name, pa.array(values, table.schema.field(name).type))
-
-
 @pytest.mark.parametrize("name", DAMAGE)
 def test_damage_is_found(name, folder):
     damage, expected = DAMAGE[name]
@@ -475,67 +304,3 @@ def test_samples_in_parts_and_copies_are_no_duplicates(tmp_path):
     """Long samples packed in parts share an id."""
     publish_demo(tmp_path, "pack.over_length=split_turns", "pack.seq_len=2048", rows=demo_rows()[:100])
     assert findings(tmp_path) == []
-
-
-def test_command_line(published, folder, capsys):
-    assert validate.main([str(published)]) == 0
-    assert capsys.readouterr().out.startswith("no findings in 15 files, ")
-    (folder / FIRST).unlink()
-    assert validate.main([str(folder)]) == 1
-    out = capsys.readouterr().out.splitlines()
-    assert out[0] == f"{FIRST}: missing; the manifest names it"
-    assert out[-1].startswith(f"{len(out) - 1} findings in 14 files")
-    assert validate.main(["no/such-dataset"]) == 1
-    assert capsys.readouterr().err.startswith("error: no/such-dataset: is no folder, and no dataset owner/name at http")
-
-
-def test_another_processor_is_refused(published, tmp_path, capsys):
-    other = shutil.copytree(DEMO / "processor", tmp_path / "processor")
-    (other / "more.json").write_text("{}")
-    assert validate.main([str(published), "--processor", str(other)]) == 1
-    assert "has other files than" in capsys.readouterr().err
-
-
-COMMANDS = [(validate.main, []), (inspect.main, ["--pack", "0"]), (report.main, [])]
-
-
-@pytest.mark.parametrize(("main", "more"), COMMANDS)
-@pytest.mark.parametrize(
-    ("dataset", "said"),
-    [
-        ("/etc/passwd", "/etc/passwd: cannot be opened as a folder: [Errno 20] Not a directory"),
-        ("nosuch://b/x", "Protocol not known: nosuch"),
-        ("lacking://b/x", "lacking://b/x: cannot be opened as a folder: pip install lacking"),
-    ],
-)
-def test_what_cannot_be_opened_is_one_line(main, more, dataset, said, capsys, monkeypatch):
-    lacking = {"class": "no_such_module.X", "err": "pip install lacking"}
-    monkeypatch.setitem(known_implementations, "lacking", lacking)
-    assert main([dataset, *more]) == 1
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith(f"error: {said}")
-
-
-@pytest.mark.parametrize(("main", "more"), COMMANDS[1:])
-def test_a_missing_file_and_a_page_that_cannot_be_written_are_one_line(main, more, folder, tmp_path, capsys):
-    assert main([str(folder), *more, "--out", str(tmp_path / "no" / "page.html")]) == 1
-    assert "page.html" in capsys.readouterr().err.splitlines()[-1]
-    assert main([str(folder), *more, "--out", str(tmp_path)]) == 1
-    assert "Is a directory" in capsys.readouterr().err.splitlines()[-1]
-    (folder / FIRST).unlink()
-    assert main([str(folder), *more, "--out", str(tmp_path / "page.html")]) == 1
-    line = capsys.readouterr().err.splitlines()[-1]
-    assert line.startswith("error: ")
-    assert FIRST in line
-
-
-@pytest.mark.parametrize(("main", "more"), COMMANDS)
-def test_a_hub_that_gives_no_files_is_one_line(main, more, monkeypatch, capsys):
-    """As it is once the retries of the Hub's client are over."""
-
-    def busy(self, path, **options):
-        raise OSError("503 Server Error\nfor url")
-
-    monkeypatch.setattr(LocalFileSystem, "find", busy)
-    assert main([str(DEMO), *more]) == 1
-    assert capsys.readouterr().err == "error: 503 Server Error for url\n"
