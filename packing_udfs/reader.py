@@ -26,6 +26,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
+from math import ceil
 from numbers import Integral, Real
 from typing import Literal
 
@@ -67,8 +68,9 @@ class PackedDataset(StepDataset):
         sharded training would hang otherwise. Needs the processor.
     mrope: position_ids by the rule of Qwen2-VL and its successors (`packing_udfs.positions`). Needs the processor.
     pad_token_id: what fills input_ids behind the last sample.
-    prefetch: row groups fetched ahead beyond those in use, a process; as many as it has lanes when None, so that the
-        next cycle is there when this one ends. Less saves memory.
+    prefetch: row groups fetched ahead beyond those in use, a process. When None, as many as it has lanes from a local
+        disk, so that the next cycle is there when this one ends, and half as many more from elsewhere, so that requests
+        are under way all the time. Less saves memory.
     range_size: bytes of one request at most (128 MiB: a row group is one request, unless it is huge).
     block_size: bytes taken from a connection at a time (1 MiB); in between it is seen whether the reader was left.
     retry_seconds: how long a request is tried again without a byte coming, before FetchError reaches the loop.
@@ -173,7 +175,7 @@ class PackedDataset(StepDataset):
             self.manifest.row_groups,
             [order.visits(step, of_batch.start, size) for of_batch in lanes] if step < order.num_steps else [],
             num_lanes=num_lanes,
-            prefetch=num_lanes if self._prefetch is None else self._prefetch,
+            prefetch=ceil(num_lanes * self._source.ahead) if self._prefetch is None else self._prefetch,
             verify=self._verify,
         )
         try:

@@ -225,7 +225,7 @@ def test_the_environment_alone_leads_to_another_hub(hub, hub_dataset, tmp_path):
 
 LEFT = """
 from packing_udfs.reader import PackedDataset
-batches = iter(PackedDataset("owner/packed", global_batch_size=4))
+batches = iter(PackedDataset("owner/packed", global_batch_size=4, prefetch=4))
 for _ in range(5):
     next(batches)
 print("done", flush=True)

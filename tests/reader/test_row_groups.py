@@ -2,6 +2,7 @@
 
 import io
 import shutil
+import time
 import weakref
 
 import numpy as np
@@ -137,8 +138,12 @@ def test_files_of_another_contract_are_refused(schema, message):
         row_groups.parse_footer("f", tail)
 
 
-@pytest.mark.parametrize(("lanes", "prefetch"), [(1, 0), (2, 0), (2, 1), (4, 4)])
-def test_at_most_lanes_and_prefetch_row_groups_are_in_memory(tmp_path, monkeypatch, lanes, prefetch):
+@pytest.mark.parametrize(
+    ("scheme", "lanes", "prefetch", "ahead"),
+    [("", 1, 0, 0), ("", 2, 0, 0), ("", 2, 1, 1), ("", 4, 4, 4), ("", 4, None, 4), ("file://", 3, None, 5)],
+)
+def test_at_most_lanes_and_prefetch_row_groups_are_in_memory(tmp_path, monkeypatch, scheme, lanes, prefetch, ahead):
+    """Without `prefetch`: one for each lane from a local disk, one and a half from elsewhere, of which 3 lanes make 5."""
     live, peak = weakref.WeakSet(), []
 
     class Counted(Packs):
@@ -148,11 +153,17 @@ def test_at_most_lanes_and_prefetch_row_groups_are_in_memory(tmp_path, monkeypat
             peak.append(len(live))
 
     monkeypatch.setattr(row_groups, "Packs", Counted)
-    folder = write_dataset(tmp_path, [[4] * 16])
-    batches = PackedDataset(str(folder), global_batch_size=lanes, prefetch=prefetch, decode=None)
-    assert sorted(pack for batch in batches for pack in packs_of(batch)) == list(range(64))
-    assert len(peak) == 16, "each row group is read once"
-    assert lanes <= max(peak) <= lanes + prefetch
+    folder = write_dataset(tmp_path, [[4] * (5 * lanes)])
+    dataset = PackedDataset(f"{scheme}{folder}", global_batch_size=lanes, prefetch=prefetch, decode=None)
+    batches = iter(dataset)
+    seen = list(packs_of(next(batches)))
+    end = time.monotonic() + 10
+    while len(live) < lanes + ahead and time.monotonic() < end:  # until all is there that is fetched ahead
+        time.sleep(0.01)
+    seen += [pack for batch in batches for pack in packs_of(batch)]
+    assert sorted(seen) == list(range(20 * lanes))
+    assert len(peak) == 5 * lanes, "each row group is read once"
+    assert max(peak) == lanes + ahead
 
 
 def test_seq_len_is_the_manifests(packed):
