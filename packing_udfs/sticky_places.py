@@ -2,8 +2,8 @@
 
 Each place of a row group is one of a layer of packs alike in image work (`packing_udfs.balance`). A freed place gets
 the pack nearest in cost, of those that have none or stand in the *tail*: the row groups that are smaller than the
-others, which shrink and grow and are laid out anew. When the layers have worn out, packs are dealt to row groups anew,
-whole.
+others, which shrink and grow; a single one keeps its order, as it has none to be alike to. When the layers have worn
+out, packs are dealt to row groups anew, whole.
 
 Cost: for each freed place a look at the packs without one. Rejected: moving packs up behind a pack that is gone (every
 position behind it loses its layer).
@@ -16,7 +16,7 @@ import numpy as np
 
 from packing_udfs import balance
 
-COST_TOLERANCE = 32  # a changed pack may leave its layer's median by a 32nd of the mean cost
+COST_TOLERANCES = (4, 8, 16, 32)  # by such a part of the mean cost a changed pack may be off its layer's median
 MAX_MISALIGNMENT = 0.015  # how much a step's largest cost over its mean may be above that of packing afresh
 
 
@@ -66,14 +66,15 @@ class Shard:
 def align(
     old: list[list[int]], stay: list[LastPack], new: list[list[int]], shard: Shard, fresh: list[list[list[int]]]
 ) -> list[list[list[int]]]:
-    """Row groups whose places are nearly as alike in cost as those of `fresh`, by the least of three means that do it.
+    """Row groups whose places are nearly as alike in cost as those of `fresh`, by the least of some means that do it.
 
-    Only changed packs leave their place; all that are out of their layer; all packs are dealt anew, as they are.
+    Changed packs that are out of their layer leave their place, at first only those that are far out; then all packs
+    that are; then all packs are dealt anew, as they are.
     old: what each pack of the last version cost, by row group and place.
     """
     limit = _misalignment(fresh, shard) + MAX_MISALIGNMENT
-    for may_move in (False, True):
-        groups = _place(old, stay, new, shard, may_move)
+    for part, may_move in [*((part, False) for part in COST_TOLERANCES), (COST_TOLERANCES[-1], True)]:
+        groups = _place(old, stay, new, shard, part, may_move)
         if _misalignment(groups, shard) <= limit:
             return groups
     packs = [*(pack.members() for pack in stay), *new]
@@ -81,17 +82,18 @@ def align(
 
 
 def _place(
-    old: list[list[int]], stay: list[LastPack], new: list[list[int]], shard: Shard, may_move: bool
+    old: list[list[int]], stay: list[LastPack], new: list[list[int]], shard: Shard, part: int, may_move: bool
 ) -> list[list[list[int]]]:
     """Row groups: packs at their old places, freed places filled by cost, what is left in the tail.
 
-    may_move: whether packs that did not change leave their place too when they are out of its layer.
+    part: of the mean cost by which a pack may be off its layer. may_move: whether packs that did not change leave their
+    place too when they are further off.
     """
     at = {pack.place: pack for pack in stay}
     tail = _tail(old)
     while True:
         groups = [g for g in range(len(old)) if g not in tail]
-        freed, homeless = _freed(old, groups, at, shard, may_move)
+        freed, homeless = _freed(old, groups, at, shard, part, may_move)
         in_tail = [at[g, p].members() for g in sorted(tail) for p in range(len(old[g])) if (g, p) in at]
         pool = [*new, *homeless, *in_tail]
         if len(pool) >= len(freed):
@@ -106,16 +108,25 @@ def _place(
     result = [
         [pool[chosen[g, p]] if (g, p) in chosen else at[g, p].members() for p in range(len(old[g]))] for g in groups
     ]
+    first_in_tail = len(pool) - len(in_tail)
+    left = [i for i in left if i >= first_in_tail] + [i for i in left if i < first_in_tail]
     is_whole = {(g, p) for g in tail for p in range(len(old[g]))} <= set(at)
-    if is_whole and left == list(range(len(pool) - len(in_tail), len(pool))):  # nobody came or went
+    if is_whole and left == list(range(first_in_tail, len(pool))):  # nobody came or went
         return result + [[at[g, p].members() for p in range(len(old[g]))] for g in sorted(tail)]
     rest = [pool[i] for i in left]
+    if len(tail) <= 1 and len(rest) <= shard.most:
+        return result + ([rest] if rest else [])
     laid = balance.row_groups(shard.costs(rest), shard.most, shard.seed)
     return result + [[rest[i] for i in group] for group in laid]
 
 
 def _freed(
-    old: list[list[int]], groups: list[int], at: dict[tuple[int, int], LastPack], shard: Shard, may_move: bool
+    old: list[list[int]],
+    groups: list[int],
+    at: dict[tuple[int, int], LastPack],
+    shard: Shard,
+    part: int,
+    may_move: bool,
 ) -> tuple[list[tuple[int, int]], list[list[int]]]:
     """(places of these row groups to be filled, packs that are out of the layer of the place they had)"""
     mean = sum(map(sum, old)) // max(1, sum(map(len, old)))
@@ -125,7 +136,7 @@ def _freed(
             pack, usual = at.get((g, p)), layers[len(old[g]), p]
             if pack is None:
                 freed.append((g, p))
-            elif (pack.is_changed or may_move) and abs(shard.cost(pack.members()) - usual) > mean // COST_TOLERANCE:
+            elif (pack.is_changed or may_move) and abs(shard.cost(pack.members()) - usual) > mean // part:
                 homeless.append(pack.members())
                 freed.append((g, p))
     return freed, homeless

@@ -92,8 +92,9 @@ def write_rows(rows: list[dict], folder: Path, num_files: int) -> None:
     for i in range(num_files):
         table = pa.Table.from_pylist(rows[i::num_files], schema=SCHEMA.with_metadata(metadata))
         file = folder / f"train-{i:05d}-of-{num_files:05d}.parquet"
-        # As `datasets` writes its files, and not packs: with its chunking.
-        options = contract.writer_options(SCHEMA) | {"use_content_defined_chunking": CHUNKING}
+        # As `datasets` writes its files, and not packs: with its chunking and the library's pages and levels.
+        own = {"use_content_defined_chunking": CHUNKING, "data_page_size": None, "compression_level": None}
+        options = contract.writer_options(SCHEMA) | own
         pq.write_table(table, file, row_group_size=16, **options)
 
 

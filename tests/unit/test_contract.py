@@ -1,6 +1,7 @@
 """The contract's own promises, and that `datasets`, Parquet and the code agree with them."""
 
 import ast
+import io
 import json
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 from datasets import Features, Image, List, Value, load_dataset
 
 from packing_udfs import contract
+from packing_udfs.row_groups import column_of
 from packing_udfs.shard_file import write_shard
 from tests.unit.made_packs import packs_table
 
@@ -121,8 +123,8 @@ def test_media_bytes_stand_in_the_file_as_they_came(file):
 def test_file_metadata(file):
     metadata = pq.read_metadata(file).metadata
     assert json.loads(metadata[b"content_defined_chunking"]) == {
-        "min_chunk_size": 16384,
-        "max_chunk_size": 65536,
+        "min_chunk_size": 4_194_304,
+        "max_chunk_size": 16_777_216,
         "norm_level": 0,
     }
     assert metadata[b"packing_contract"] == b"1"
@@ -130,16 +132,21 @@ def test_file_metadata(file):
 
 
 def test_chunking_is_in_force(tmp_path):
-    """Pages of media end by content, 256 KiB to 1 MiB, so there are more than with Parquet's own 1 MiB pages."""
+    """Pages of media end by content: a pack less at the front, and the last of 64 MB are as they were, headers and all.
+    Without it, all are one page."""
     rng = np.random.default_rng(0)
-    packs = [{"images": [{"bytes": rng.bytes(20_000), "path": None}]} for _ in range(200)]
-    sizes = {}
-    for cdc in (contract.CDC, False):
-        path = tmp_path / f"{bool(cdc)}.parquet"
+    packs = [{"images": [{"bytes": rng.bytes(1_000_000), "path": None}]} for _ in range(64)]
+
+    def column(version, cdc) -> bytes:
+        buffer = io.BytesIO()
         options = contract.writer_options() | {"use_content_defined_chunking": cdc}
-        pq.write_table(pa.Table.from_pylist(packs, schema=contract.PACK_SCHEMA), path, **options)
-        sizes[bool(cdc)] = path.stat().st_size
-    assert sizes[True] > sizes[False]
+        pq.write_table(pa.Table.from_pylist(version, schema=contract.PACK_SCHEMA), buffer, **options)
+        chunk = column_of(pq.read_metadata(buffer).row_group(0), "images.list.element.bytes")
+        return buffer.getvalue()[chunk.data_page_offset :][: chunk.total_compressed_size]
+
+    whole, less = column(packs, contract.CDC), column(packs[1:], contract.CDC)
+    assert len(whole) > len(column(packs, False)) > 64_000_000
+    assert whole[-33_000_000:] == less[-33_000_000:]
 
 
 def test_options_for_a_schema_without_media():

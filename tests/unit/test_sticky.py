@@ -253,6 +253,40 @@ def test_few_edits_leave_most_packs_alone():
         assert plan.num_kept >= num - others
 
 
+def again(groups: list[list[int]], gone: set[int], costs: list[int], num_in_pack: int, most: int) -> list:
+    """Pack anew, as the numbers that samples had, row groups of packs of `num_in_pack` samples each of which costs
+    `costs[i]` and that are packed in order; `gone` are not there any more."""
+    keys = [Key(i << 32, "s", 1, 1) for i in range(len(costs))]
+    previous = Previous([[[keys[i] for i in pack] for pack in group] for group in groups],
+                        [[sum(costs[i] for i in pack) for pack in group] for group in groups])  # fmt: skip
+    stay = [i for i in range(len(costs)) if i not in gone]
+    sizes = np.asarray([(1, costs[i], 1) for i in stay], np.int64).T
+
+    def pack(members):
+        return [members[i : i + num_in_pack] for i in range(0, len(members), num_in_pack)]
+
+    options = {"num_packs_per_group": most, "seed": 0, "max_drift": 0.2}
+    plan = replan(previous, [keys[i] for i in stay], sizes, Budgets(seq_len=num_in_pack, vision_cost=1000), pack, **options)
+    assert not plan.why_afresh
+    return [[[stay[i] for i in members] for members in group] for group in plan.row_groups]
+
+
+def test_what_is_left_of_the_last_row_group_keeps_its_order():
+    """Packs of one sample, two row groups of 5. Pack 3 goes; the last row group's that costs as much takes its place."""
+    costs = [1, 2, 3, 4, 5, 5, 4, 3, 2, 1]
+    found = again([[[0], [1], [2], [3], [4]], [[5], [6], [7], [8], [9]]], {3}, costs, 1, 5)
+    assert found == [[[0], [1], [2], [6], [4]], [[5], [7], [8], [9]]]
+
+
+def test_packs_that_are_a_little_out_of_their_layer_stay():
+    """Packs of two cost 100. Two lose 20 and 10, less than a quarter: they stay, where the lesser loss would fit better
+    in the first's place."""
+    costs = [80, 20, 90, 10] * 4
+    pairs = [[i, i + 1] for i in range(0, 16, 2)]
+    found = again([pairs[i : i + 2] for i in (0, 2, 4, 6)], {5, 11}, costs, 2, 2)
+    assert found == [[[0, 1], [2, 3]], [[4], [6, 7]], [[8, 9], [10]], [[12, 13], [14, 15]]]
+
+
 def test_balance_stays_through_many_versions():
     """Twenty versions, each with 1 % edited, removed and added: as even as packing afresh, up to 0.015."""
     samples = draw(1500, 8)
