@@ -143,7 +143,7 @@ def test_files_of_another_contract_are_refused(schema, message):
     [("", 1, 0, 0), ("", 2, 0, 0), ("", 2, 1, 1), ("", 4, 4, 4), ("", 4, None, 4), ("file://", 3, None, 5)],
 )
 def test_at_most_lanes_and_prefetch_row_groups_are_in_memory(tmp_path, monkeypatch, scheme, lanes, prefetch, ahead):
-    """Without `prefetch`: one for each lane from a local disk, one and a half from elsewhere, of which 3 lanes make 5."""
+    """Without `prefetch`: one a lane from a local disk, one and a half from elsewhere, of which 3 lanes make 5."""
     live, peak = weakref.WeakSet(), []
 
     class Counted(Packs):

@@ -266,13 +266,14 @@ def again(groups: list[list[int]], gone: set[int], costs: list[int], num_in_pack
         return [members[i : i + num_in_pack] for i in range(0, len(members), num_in_pack)]
 
     options = {"num_packs_per_group": most, "seed": 0, "max_drift": 0.2}
-    plan = replan(previous, [keys[i] for i in stay], sizes, Budgets(seq_len=num_in_pack, vision_cost=1000), pack, **options)
+    budgets = Budgets(seq_len=num_in_pack, vision_cost=1000)
+    plan = replan(previous, [keys[i] for i in stay], sizes, budgets, pack, **options)
     assert not plan.why_afresh
     return [[[stay[i] for i in members] for members in group] for group in plan.row_groups]
 
 
 def test_what_is_left_of_the_last_row_group_keeps_its_order():
-    """Packs of one sample, two row groups of 5. Pack 3 goes; the last row group's that costs as much takes its place."""
+    """Packs of one sample, two row groups of 5. Pack 3 goes; the last row group's of that cost takes its place."""
     costs = [1, 2, 3, 4, 5, 5, 4, 3, 2, 1]
     found = again([[[0], [1], [2], [3], [4]], [[5], [6], [7], [8], [9]]], {3}, costs, 1, 5)
     assert found == [[[0], [1], [2], [6], [4]], [[5], [7], [8], [9]]]
