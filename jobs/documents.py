@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from packing_udfs import contract
+from packing_udfs.manifest import Manifest
 
 Count = Annotated[int, Field(ge=0)]
 Histograms = dict[str, dict[str, Count]]
@@ -158,6 +159,23 @@ def faults_of(kind: type[BaseModel], value: object) -> Iterator[tuple[str, str]]
             is_missing = fault["type"] == "missing"
             message = "missing" if is_missing else f"{fault['msg']}, it is {_short(fault['input'])}"
             yield ".".join(map(str, fault["loc"])), message
+
+
+def require_shape(name: str, found: Manifest, split: str) -> None:
+    """Raises ContractError, with the first fault, for a split's manifest that is not of the shape declared here."""
+    _require(f"{name}: {contract.MANIFEST_JSON.format(split=split)}", faults_of(Info, found.info))
+    _require(f"{name}: {contract.MANIFEST_PARQUET.format(split=split)}", faults_of_rows(found.row_groups, split))
+
+
+def require_report(name: str, report: object) -> None:
+    """The same for a report."""
+    _require(f"{name}: report.json", faults_of(Report, report))
+
+
+def _require(what: str, faults: Iterator[tuple[str, str]]) -> None:
+    for field, message in faults:
+        where = f"{what}: {field}" if field else what
+        raise contract.ContractError(f"{where}: {message}; jobs.validate tells all that is wrong")
 
 
 def faults_of_rows(rows: pa.Table, split: str) -> Iterator[tuple[str, str]]:

@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from jobs import pages
+from jobs import documents, pages
 from jobs.packed import UNREADABLE, Packed, PackedError, open_packed
 from jobs.pages import packs
 from jobs.retries import one_line
@@ -232,6 +232,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         packed = open_packed(args.dataset, args.revision)
         found = packed.manifest(args.split)
+        documents.require_shape(packed.name, found, args.split)
         number = args.pack if args.sample is None else _first_of(packed, found, args.sample)
         pack = describe(packed, found, number, _decoder(found, args.processor))
         if args.out:

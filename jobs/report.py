@@ -25,6 +25,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from jobs import documents
 from jobs.packed import UNREADABLE, Packed, open_packed
 from jobs.pinned import PinnedSource
 from jobs.results import from_ipc
@@ -303,7 +304,10 @@ def rebuild(packed: Packed) -> tuple[dict, dict[str, Manifest], dict[str, list[d
     them come from its light columns. Raises PackedError or ContractError.
     """
     report = packed.report()
+    documents.require_report(packed.name, report)
     manifests = {split: packed.manifest(split) for split in report["splits"]}
+    for split, found in manifests.items():
+        documents.require_shape(packed.name, found, split)
     drawn = {}
     for split, part in report["splits"].items():
         rows = manifests[split].row_groups

@@ -8,7 +8,7 @@ from fsspec.implementations.local import LocalFileSystem
 from fsspec.registry import known_implementations
 
 from jobs import inspect, report, validate
-from tests.unit.damage import FIRST
+from tests.unit.damage import FIRST, edit_json
 from tests.unit.demo_samples import DEMO
 
 
@@ -80,3 +80,38 @@ def test_a_hub_that_gives_no_files_is_one_line(main, more, monkeypatch, capsys):
     monkeypatch.setattr(LocalFileSystem, "find", busy)
     assert main([str(DEMO), *more]) == 1
     assert capsys.readouterr().err == "error: 503 Server Error for url\n"
+
+
+MANIFEST = "manifest/train.json"
+
+
+@pytest.mark.parametrize(
+    ("main", "more", "file", "change", "said"),
+    [
+        (
+            inspect.main,
+            ["--pack", "0"],
+            MANIFEST,
+            lambda info: info.pop("processor"),
+            f"{MANIFEST}: processor: missing",
+        ),
+        (
+            inspect.main,
+            ["--pack", "0"],
+            MANIFEST,
+            lambda info: info.update(runs=3),
+            f"{MANIFEST}: runs: Input should be",
+        ),
+        (report.main, [], MANIFEST, lambda d: d.pop("sums"), f"{MANIFEST}: sums: missing"),
+        (report.main, [], "report.json", lambda d: d.pop("ledger"), "report.json: ledger: missing"),
+        (report.main, [], "report.json", lambda d: d.update(splits={}), "report.json: splits: Dictionary should"),
+    ],
+)
+def test_documents_of_another_shape_are_one_line(folder, main, more, file, change, said, capsys, tmp_path):
+    edit_json(folder, file, change)
+    if main is report.main:
+        more = ["--out", str(tmp_path / "page.html")]
+    assert main([str(folder), *more]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"error: {folder}: {said}")
+    assert line.endswith("jobs.validate tells all that is wrong")
