@@ -152,6 +152,8 @@ def log_shard(run: str, shard: int, counts: dict[str, int], seconds: float) -> N
 def run_shard(shard: int, samples: pd.DataFrame, work: ShardWork) -> list[dict]:
     """Pack one shard, write its files, hand each to `work.upload`; rows of `results.RESULT` as dicts. Needs no Spark.
 
+    The frame loses the bytes of its images file by file, as they are written.
+
     An oversized shard has several files, in their order. What belongs to it as a whole, its quarantine, its ledger
     and what it was given, is in the first row, which is there even if there is nothing to write.
     """
@@ -169,7 +171,7 @@ def run_shard(shard: int, samples: pd.DataFrame, work: ShardWork) -> list[dict]:
             if file.groups and work.plan.index_in_split(shard) < NUM_DRAWN:
                 row["drawn"] = json.dumps(draw(next(file.row_groups())))
         if file.groups:
-            row |= _write(row["path"], file, work, _local_folder(shard))
+            row |= _write(row["path"], file, packed.files[part + 1 :], work, _local_folder(shard))
             row["reuse"] = json.dumps(reused(file, why_not))
         rows.append(row)
     return rows
@@ -184,7 +186,9 @@ def part_path(path: str, part: int) -> str:
     return path if part == 0 else path.replace(".parquet", f"_{part:03d}.parquet")
 
 
-def _write(path: str, packed: PackedFile, work: ShardWork, local_folder: str | None) -> dict:
+def _write(
+    path: str, packed: PackedFile, to_come: Sequence[PackedFile], work: ShardWork, local_folder: str | None
+) -> dict:
     """Write a file and hand it to `work.upload`; what `results.RESULT` says of it."""
     with tempfile.TemporaryDirectory(prefix="packing-", dir=local_folder) as folder:
         file = Path(folder, "shard.parquet")
@@ -192,7 +196,8 @@ def _write(path: str, packed: PackedFile, work: ShardWork, local_folder: str | N
         num_bytes = file.stat().st_size
         if work.last is not None:
             work.last.remind(path, file)
-        give_back()  # what writing took: an upload takes some 200 MB
+        packed.let_go(to_come)
+        give_back()  # a shard of images and what writing took: an upload takes some 200 MB
         with uploads.counted() as sent:
             operation = work.upload(path, file)
         return {

@@ -9,7 +9,7 @@ A shard that is larger than `max_file_bytes` is cut first, and each part is pack
 Selection is apart from assembly: the knapsack sees integers and returns indices (`packing_udfs.knapsack`).
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -86,6 +86,20 @@ class PackedFile:
         """Tables of `contract.PACK_SCHEMA`, one a row group, assembled when asked for."""
         for group in self.groups:
             yield pa.Table.from_batches([assemble(group)])
+
+    def let_go(self, to_come: Iterable["PackedFile"] = ()) -> None:
+        """Drop the bytes of its images once they are written, also from the frame that `pack_shard` was given: a frame
+        that its caller holds would keep a shard in memory for as long as its upload takes.
+
+        to_come: files whose images stay. Parts of one sample can have the same images.
+        """
+        needed = {id(image) for file in to_come for image in file._images()}
+        for image in self._images():
+            if id(image) not in needed:
+                image["bytes"] = None
+
+    def _images(self) -> Iterator[dict]:
+        return (image for group in self.groups for pack in group for unit in pack for image in unit.images)
 
 
 @dataclass(frozen=True)

@@ -112,3 +112,20 @@ def test_half_of_the_rows_are_one_row(rows, encoder):
         ("large", "packed"): 5,
         ("small", "packed"): 40,
     }
+
+
+def test_files_let_go_of_images_that_none_to_come_has(rows, encoder, tmp_path):
+    """The first file's image is also in the second, as both have parts of row 0, so it stays for as long."""
+    turns = [message("user", "And then?"), message("assistant", "so " * 40)]
+    long = {**rows[0], "messages": [*rows[0]["messages"], *turns * 60]}
+    settings = replace(SETTINGS, over_length="split_turns", max_file_bytes=45_000)
+    before = written(pack_shard(as_spark_gives([long]), encoder, settings), tmp_path)
+    assert len(before) == 2
+    frame = as_spark_gives([long])
+    packed, after = pack_shard(frame, encoder, settings), []
+    for i, file in enumerate(packed.files):
+        write_shard(str(tmp_path / "again.parquet"), f"data/train/00000_{i:03d}.parquet", file.row_groups())
+        after.append((tmp_path / "again.parquet").read_bytes())
+        file.let_go(packed.files[i + 1 :])
+    assert after == before
+    assert [image["bytes"] for of_row in frame["images"] for image in of_row] == [None]

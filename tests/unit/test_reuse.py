@@ -117,6 +117,24 @@ def rewrite(folder: Folder) -> tuple[list[str], dict]:
     return [*why.values(), *([reused["why"]] if "why" in reused else [])], reused
 
 
+def test_a_shard_lets_go_of_its_images_before_it_is_uploaded(folder):
+    """What is left are the images of rows that are in no pack."""
+    settings = config_file.load(CONF, [f"processor.path={DEMO / 'processor'}", *SMALL])
+    plan, processor = plan_shards(settings, [], folder.read_head()), fetch(settings.processor.path)
+    frame, left = as_spark_gives(ROWS), []
+
+    def num_images() -> int:
+        images = [image for of_row in frame["images"] if of_row is not None for image in of_row]
+        return sum(image["bytes"] is not None for image in images)
+
+    before = num_images()
+    work = ShardWork(pack.settings(settings), processor, plan, lambda path, file: left.append(num_images()))
+    (row,) = run_shard(0, frame, work)
+    num_packed = sum(from_ipc(row["row_groups"])["num_images"].to_pylist())
+    assert num_packed > 30
+    assert left == [before - num_packed]
+
+
 def test_a_sound_one_is_reused(folder):
     why, reused = rewrite(folder)
     assert why == []
