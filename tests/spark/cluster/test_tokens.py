@@ -10,7 +10,7 @@ from tests.spark.cluster.conftest import CONTROL, command_lines, until
 
 
 def text_of(folder) -> str:
-    """All files of a folder, Parquet decoded; images are left out. What a killed worker left half-written is as it is."""
+    """All files of a folder, Parquet decoded, without images; what a killed worker left half-written is as it is."""
     parts = []
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         if path.suffix == ".parquet":
