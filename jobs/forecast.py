@@ -57,6 +57,7 @@ INTERVAL, Z95 = (5, 95), 1.645  # percentiles, and the normal distribution's
 MAX_FILE_BYTES = 50_000_000_000  # of one file on the Hub
 MAX_OPERATIONS = 100  # in a commit, that the Hub promises to take in time
 VIEWER_BYTES = 300_000_000  # of a row group that the Hub's viewer reads
+GROUP_BYTES, MAX_PACKS = 24_000_000, 128  # what a row group should have at least, unless those are more packs
 FOOTER_BYTES, FOOTER_BYTES_A_GROUP = 5_300, 1_520  # of a file of packs
 WORKER_BYTES, WORKER_SHARDS = 400_000_000, 3.5  # memory of a Python worker: so much, and its shard so often
 
@@ -297,6 +298,19 @@ def _interval(values: np.ndarray, *, digits: int | None = None) -> dict:
     return {"estimate": round(estimate, digits), "low": round(low, digits), "high": round(high, digits)}
 
 
+def better_row_groups(num_packs: int, num_bytes: float, num_groups: float, global_batch_size: int) -> int | None:
+    """Packs in a row group that would make small ones `GROUP_BYTES`, or as near as may be; None when all is well.
+
+    They are doubled while they are too small, to `MAX_PACKS` at most, and while each lane still has four of them.
+    """
+    better = num_packs
+    while num_bytes * better / num_packs < GROUP_BYTES and 2 * better <= MAX_PACKS:
+        better *= 2
+    while better > num_packs and num_groups * num_packs / better < 4 * global_batch_size:
+        better //= 2
+    return better if better > num_packs else None
+
+
 def describe(
     config: Config, samples: Sequence[Sample], plan: ShardPlan, head: Head, global_batch_size: int, num_executors: int
 ) -> dict:
@@ -324,6 +338,12 @@ def describe(
         warnings.append(
             f"shards.num_packs_per_row_group: row groups of {group_bytes[0] / 1e6:,.0f} MB; the Hub's viewer reads "
             f"{VIEWER_BYTES / 1e6:,.0f} MB"
+        )
+    better = better_row_groups(config.shards.num_packs_per_row_group, group_bytes[0], num_groups[0], global_batch_size)
+    if better:
+        warnings.append(
+            f"shards.num_packs_per_row_group: row groups of {group_bytes[0] / 1e6:,.0f} MB; with {better} packs each, "
+            "a reader asks less often and a new version sends less"
         )
     if commits > COMMITS_AN_HOUR:
         warnings.append(f"{commits} commits take {commits / COMMITS_AN_HOUR:.1f} hours: the Hub limits them")

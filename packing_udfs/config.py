@@ -209,7 +209,7 @@ class Shards(_Model):
     num_shards: NumShards | None = None
     """Number of shards, a power of two; from shard_bytes when absent, or as before where a split is overwritten."""
     num_packs_per_row_group: int = Field(32, ge=1)
-    """R: packs in a row group, the reader's unit of I/O."""
+    """R: packs in a row group, the reader's unit of I/O; `jobs.plan` says when larger ones would do better."""
     validation_fraction: float = Field(0.0, ge=0.0, lt=1.0)
     """Share of samples, chosen by hash, that goes to the split `validation`."""
     duplicates: Literal["drop", "keep"] = "drop"

@@ -2,8 +2,8 @@
 
 Each figure starts from the same first version, in a process and a store of its own, with the client's cache as the
 first version's upload left it ("cold": empty). 5,000 samples of one photo-sized image (20, 50 and 200 kB, ±30 %) and a
-question and answer each, packed as a worker packs them. BENCH_SAMPLES and BENCH_KB ("20,50,200") choose others. Takes
-about a minute a figure at 200 kB, a quarter of it at 20.
+question and answer each, packed as a worker packs them, in row groups of as many packs as `jobs.plan` tells users.
+BENCH_SAMPLES and BENCH_KB ("20,50,200") choose others. Takes about a minute a figure at 200 kB, a quarter of it at 20.
 """
 
 import io
@@ -45,7 +45,7 @@ def _of_size(num: int, kb: int) -> Iterator[dict]:
     with tempfile.TemporaryDirectory(prefix="bench-dedup-") as folder:
         lab = _Lab(Path(folder), num, kb)
         lab.first()
-        label = f"{num:,} samples, {kb} kB an image"
+        label = f"{num:,} samples, {kb} kB an image, {_packs_per_row_group(kb)} packs a row group"
         for name, change in _changes(num).items():
             yield _line(name, label, lab, change, seq_len=SEQ_LEN)
         yield _line("put_seq_len_doubled", label, lab, lambda samples: samples, seq_len=2 * SEQ_LEN)
@@ -218,7 +218,9 @@ def _pack(work: dict) -> dict:
         if not work.get("remind", True):
             LastVersion.remind = lambda *args: None
     paths = tuple(f"data/train/{i:05d}.parquet" for i in range(work["num_shards"]))
-    settings = PackSettings(seq_len=work.get("seq_len", SEQ_LEN))
+    settings = PackSettings(
+        seq_len=work.get("seq_len", SEQ_LEN), num_packs_per_row_group=_packs_per_row_group(work["kb"])
+    )
     if settings.seq_len != SEQ_LEN:
         last = None  # as jobs.reuse decides
     shard_work = ShardWork(settings, processor.fetch(str(DEMO / "processor"), "main"), ShardPlan(0, paths, 0, 0.0),
@@ -241,6 +243,16 @@ def _pack(work: dict) -> dict:
 def _kind(base: str) -> dict:
     """How a base is written: in `_pack`'s words."""
     return {"cdc": base != "plain", "rows": base == "rows"}
+
+
+def _packs_per_row_group(kb: int) -> int:
+    """As many as `jobs.plan` would tell a user of such images."""
+    from jobs.forecast import better_row_groups
+    from packing_udfs.pack import PackSettings
+
+    usual = PackSettings.num_packs_per_row_group
+    of_a_pack = 12.7 * kb * 1000  # samples in SEQ_LEN tokens, an image each
+    return better_row_groups(usual, usual * of_a_pack, float("inf"), 1) or usual
 
 
 def _unpacked(path: str, frame: pd.DataFrame, repository) -> list[dict]:
@@ -285,10 +297,12 @@ def _frames(samples: list[Sample], kb: int, num_shards: int) -> Iterator[pd.Data
 
 
 def _header(width: int) -> bytes:
-    """A JPEG of this width, small; bytes behind it are not looked at."""
+    """A JPEG of this width up to its coded pixels, which nothing looks at: in photos they are all but random."""
     out = io.BytesIO()
     Image.new("RGB", (width, 480)).save(out, "JPEG")
-    return out.getvalue()
+    data = out.getvalue()
+    scan = data.index(b"\xff\xda") + 2
+    return data[: scan + int.from_bytes(data[scan : scan + 2], "big")]
 
 
 def _message(role: str, parts: list[tuple[str, str | None]]) -> dict:

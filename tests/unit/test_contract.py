@@ -123,8 +123,8 @@ def test_media_bytes_stand_in_the_file_as_they_came(file):
 def test_file_metadata(file):
     metadata = pq.read_metadata(file).metadata
     assert json.loads(metadata[b"content_defined_chunking"]) == {
-        "min_chunk_size": 4_194_304,
-        "max_chunk_size": 16_777_216,
+        "min_chunk_size": 16_777_216,
+        "max_chunk_size": 67_108_864,
         "norm_level": 0,
     }
     assert metadata[b"packing_contract"] == b"1"
@@ -132,10 +132,10 @@ def test_file_metadata(file):
 
 
 def test_chunking_is_in_force(tmp_path):
-    """Pages of media end by content: a pack less at the front, and the last of 64 MB are as they were, headers and all.
-    Without it, all are one page."""
+    """Pages of media end by content: a pack less at the front, and the last 70 MB are as they were, with the header of
+    a page or more, as none is longer than 64 MiB. Without it, all are one page."""
     rng = np.random.default_rng(0)
-    packs = [{"images": [{"bytes": rng.bytes(1_000_000), "path": None}]} for _ in range(64)]
+    packs = [{"images": [{"bytes": rng.bytes(1_000_000), "path": None}]} for _ in range(128)]
 
     def column(version, cdc: bool) -> bytes:
         buffer = io.BytesIO()
@@ -145,8 +145,8 @@ def test_chunking_is_in_force(tmp_path):
         return buffer.getvalue()[chunk.data_page_offset :][: chunk.total_compressed_size]
 
     whole, less = column(packs, True), column(packs[1:], True)
-    assert len(whole) > len(column(packs, False)) > 64_000_000
-    assert whole[-33_000_000:] == less[-33_000_000:]
+    assert len(whole) > len(column(packs, False)) > 128_000_000
+    assert whole[-70_000_000:] == less[-70_000_000:]
 
 
 def test_options_for_a_schema_without_media():

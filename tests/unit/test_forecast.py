@@ -228,6 +228,24 @@ def test_limits_of_the_hub_are_refused(repo, monkeypatch):
         forecast(job(repo), max_rows=64)
 
 
+@pytest.mark.parametrize(
+    ("num_packs", "num_bytes", "num_groups", "global_batch_size", "better"),
+    [
+        (32, 80_000_000, 1000, 8, None),  # large enough
+        (32, 8_000_000, 1000, 8, 128),  # 16, then 32 MB
+        (32, 20_000_000, 1000, 8, 64),
+        (32, 100_000, 10_000, 8, 128),  # texts only: no more than 128
+        (128, 8_000_000, 1000, 8, None),
+        (100, 8_000_000, 1000, 8, None),
+        (32, 8_000_000, 64, 8, 64),  # 32 of 64 packs: four for each of 8 lanes
+        (32, 8_000_000, 32, 8, None),  # as few as there should be
+        (32, 8_000_000, 3, 8, None),
+    ],
+)
+def test_larger_row_groups_are_told_where_they_pay(num_packs, num_bytes, num_groups, global_batch_size, better):
+    assert module.better_row_groups(num_packs, num_bytes, num_groups, global_batch_size) == better
+
+
 @pytest.mark.parametrize("name", ["max_rows", "global_batch_size", "num_executors"])
 def test_arguments_below_one_are_refused(repo, name):
     with pytest.raises(ConfigError, match=f"{name}: 0 is refused"):
