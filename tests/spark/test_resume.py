@@ -70,7 +70,7 @@ def test_a_run_with_all_shards_reads_no_source(run_demo, uninterrupted, api, mon
     with pytest.raises(StoppedError):
         run_demo(repo, output={"repo": repo, **AT_ONCE})
     monkeypatch.undo()
-    monkeypatch.setattr(pack, "read", lambda *args: pytest.fail("a source is read"))
+    monkeypatch.setattr(pack, "read", lambda *args, **named: pytest.fail("a source is read"))
     with pytest.raises(pack.report.QualityError):
         run_demo(repo, output={"repo": repo, **AT_ONCE}, quality={"max_quarantine_fraction": 0.0})
     report = run_demo(repo, output={"repo": repo, **AT_ONCE})
