@@ -23,10 +23,10 @@ def start_job(tmp_path, tree: dict) -> subprocess.Popen:
     return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True)
 
 
-def wait_for(hub, route: str, process: subprocess.Popen, seconds: float = 180) -> None:
-    """Until the Hub has been asked for `route` since the log was cleared."""
+def wait_for(hub, route: str, process: subprocess.Popen, times: int = 1, seconds: float = 180) -> None:
+    """Until the Hub has answered `route` so many times since the log was cleared."""
     end = time.monotonic() + seconds
-    while not any(record.route == route for record in hub.requests.records()):
+    while sum(record.route == route for record in hub.requests.records()) < times:
         assert process.poll() is None, process.stderr.read().decode()
         assert time.monotonic() < end, f"no request to {route}"
         time.sleep(0.05)
@@ -45,22 +45,23 @@ def killed(process: subprocess.Popen, hub) -> Iterator[None]:
 
 
 @pytest.mark.parametrize(
-    ("route", "fault"),
+    ("route", "times", "fault"),
     [
-        ("list_tree", {}),  # planning
-        ("preupload", {"route": "put_xorb", "delay": 1.0, "times": None}),  # shards going up
-        ("put_shard", {"route": "commit", "delay": 3.0}),  # all up, the commit on its way
+        ("list_tree", 1, {}),  # planning
+        ("preupload", 1, {"route": "put_xorb", "delay": 1.0, "times": None}),  # the first shards going up
+        ("put_shard", 3, {"route": "put_shard", "delay": 1.0, "times": None}),  # the last, two were done before
+        ("put_shard", 1, {"route": "commit", "delay": 3.0}),  # the first is up, a commit would wait
     ],
 )
-def test_a_killed_job_changes_nothing(run_demo, source, session_hub, api, tmp_path, route, fault):
-    repo = f"user/killed-{route.replace('_', '-')}"
+def test_a_killed_job_changes_nothing(run_demo, source, session_hub, api, tmp_path, route, times, fault):
+    repo = f"user/killed-{route.replace('_', '-')}-{times}"
     before = run_demo(repo)["commit"]
     session_hub.requests.clear()
     if fault:
         session_hub.inject(**fault)
     process = start_job(tmp_path, demo_tree(repo, shards={"seed": 3}))
     with killed(process, session_hub):
-        wait_for(session_hub, route, process)
+        wait_for(session_hub, route, process, times)
     assert api.dataset_info(repo).sha == before
     after = run_demo(repo, shards={"seed": 3})
     assert api.dataset_info(repo).sha == after["commit"] != before
