@@ -17,20 +17,20 @@ from packing_udfs.hub_errors import chain, is_refused_here, one_line
 BUSY = (408, 429, 500, 502, 503, 504)
 # What a request to the Hub may raise. hf_xet raises RuntimeError for what its server or the network did.
 HUB_ERRORS = (HfHubHTTPError, httpx2.HTTPError, OSError, RuntimeError, ValueError)
+# Without an answer. A file that is not in the cache is one that the Hub could not be asked for.
+UNANSWERED = (HfHubHTTPError, httpx2.TransportError, ConnectionError, TimeoutError, LocalEntryNotFoundError)
 LONGEST_PAUSE = 30  # seconds
 LOCAL_SECONDS = 10  # for a Hub on this machine that is not running
 logger = logging.getLogger(__name__)
 
 
 def is_transient(error: BaseException) -> bool:
-    """Whether the Hub was busy, away or cut off; anywhere in the chain of an error's causes."""
-    for one in chain(error):
-        if isinstance(one, HfHubHTTPError):
-            return one.response is None or one.response.status_code in BUSY
-        # A file that is not in the cache is one that the Hub could not be asked for.
-        if isinstance(one, httpx2.TransportError | ConnectionError | TimeoutError | LocalEntryNotFoundError):
-            return True
-    return False
+    """Whether the Hub was busy, away or cut off. What it answered decides, wherever it is among an error's causes."""
+    found = list(chain(error))
+    for one in found:
+        if isinstance(one, HfHubHTTPError) and one.response is not None:
+            return one.response.status_code in BUSY
+    return any(isinstance(one, UNANSWERED) for one in found)
 
 
 def retrying(seconds: float, again: Callable[[BaseException], bool] = is_transient) -> Retrying:

@@ -4,10 +4,10 @@ import logging
 
 import httpx2
 import pytest
-from huggingface_hub import HfApi, constants
-from huggingface_hub.errors import HfHubHTTPError
+from huggingface_hub import HfApi, constants, hf_hub_download
+from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
-from jobs.retries import LOCAL_SECONDS, retrying
+from jobs.retries import LOCAL_SECONDS, is_transient, retrying
 from jobs.sources import SourceError, pin
 from packing_udfs.config import Source
 from packing_udfs.hub_errors import is_refused_here, one_line
@@ -52,6 +52,20 @@ def test_another_that_refuses_is_waited_for(monkeypatch, pauses, caplog):
     assert len(lines) == len(pauses) == 9
     assert lines[0].endswith("; trying again for up to 300 s; HF_ENDPOINT is http://10.1.2.3:80")
     assert lines[1].endswith("Connection refused; trying again")
+
+
+@pytest.mark.parametrize(("status", "is_busy"), [(403, False), (503, True)])
+def test_what_the_hub_answered_decides_although_a_library_wraps_it(session_hub, tmp_path, status, is_busy):
+    """huggingface_hub says of both that the file is not in its cache."""
+    HfApi().create_repo("user/refused", repo_type="dataset", exist_ok=True)
+    fault = session_hub.inject(route="resolve", status=status, times=None)
+    try:
+        with pytest.raises(LocalEntryNotFoundError) as caught:
+            hf_hub_download("user/refused", "a.json", repo_type="dataset", cache_dir=tmp_path)
+    finally:
+        session_hub.faults.clear()
+    assert fault.hits >= 1
+    assert is_transient(caught.value) == is_busy
 
 
 def test_a_source_on_no_hub(monkeypatch, session_hub, pauses):
