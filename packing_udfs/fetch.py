@@ -80,14 +80,6 @@ class Stop:
             self.check()
 
 
-def _pool(is_local: bool) -> pa.MemoryPool:
-    """Where ranges go. Many threads that fetch go from one free buffer to the next: jemalloc keeps them for a second,
-    Arrow's default for milliseconds, and pages that the kernel has to zero anew are half of the processor time of a
-    range. For the two threads of a local disk the default is better, which takes huge pages."""
-    is_there = not is_local and "jemalloc" in pa.supported_memory_backends()
-    return pa.jemalloc_memory_pool() if is_there else pa.default_memory_pool()
-
-
 @dataclass
 class Source:
     """Where a dataset's files are: a local folder or any URL that fsspec opens. Picklable; `HubSource` is for the Hub.
@@ -142,9 +134,11 @@ class Source:
         prefix = len(root.rstrip("/")) + 1
         return sorted((path[prefix:], info["size"]) for path, info in found.items() if path.endswith(".parquet"))
 
-    def read(self, path: str, offset: int, length: int, stop: Stop) -> pa.Buffer:
+    def read(
+        self, path: str, offset: int, length: int, stop: Stop, allocate: Callable[[int], pa.Buffer] = pa.allocate_buffer
+    ) -> pa.Buffer:
         """`length` bytes of a file from `offset` on. Raises FetchError, or AbandonedError when `stop` is set."""
-        data = pa.allocate_buffer(length, memory_pool=_pool(self.is_local))
+        data = allocate(length)
         view, done = memoryview(data).cast("B"), 0
 
         def rest(progress: Callable) -> None:

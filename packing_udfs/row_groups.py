@@ -30,6 +30,7 @@ from packing_udfs.fetch import Source, Stop
 from packing_udfs.image_pages import find_images
 from packing_udfs.order import Visit
 from packing_udfs.shard_file import PARQUET_TAIL
+from packing_udfs.slabs import Slabs
 
 NUM_FOOTERS = 256  # footers kept by one process, the latest: each is some 100 kB
 
@@ -93,8 +94,9 @@ def read_row_group(
     chunk = column_of(metadata.row_group(row["row_group"]), _IMAGES)
     try:
         images = find_images(data, row["offset"], chunk, verify=verify)
-        # pre_buffer: one call into Python for all columns, instead of one each that waits for the interpreter's lock.
-        file = pq.ParquetFile(source, metadata=metadata, pre_buffer=True, page_checksum_verification=verify)
+        # All in this thread: one of Arrow's own lets go of our memory when it pleases, which takes an interpreter, and
+        # that may have ended.
+        file = pq.ParquetFile(source, metadata=metadata, pre_buffer=False, page_checksum_verification=verify)
         columns = None if images is None else _OTHERS
         table = file.read_row_group(row["row_group"], columns, use_threads=False).combine_chunks()
         table.validate()
@@ -245,7 +247,7 @@ class Prefetcher:
         self._room = num_lanes + prefetch
         self._slots: dict[int, tuple[Future, int]] = {}  # row group -> (its packs, the step after the last for them)
         self._footers: dict[str, Future] = {}
-        self._stop = Stop()
+        self._slabs, self._stop = Slabs(), Stop()
         self._threads = _Threads(source.num_threads, f"fetch {source.name}", self._stop)
 
     def advance(self, step: int) -> None:
@@ -267,6 +269,7 @@ class Prefetcher:
         """End the threads and forget the row groups."""
         self._threads.join()
         self._slots.clear()
+        self._slabs.close()
 
     def _fetch(self, row_group: int) -> Future:
         row = self._manifest.slice(row_group, 1).select(_LOCATION).to_pylist()[0]
@@ -283,7 +286,7 @@ class Prefetcher:
 
     def _load(self, row: dict, footer: Future) -> Packs:
         metadata = footer.result()  # first: its request is the one that is led to where the file is stored
-        data = self._source.read(row["file"], row["offset"], row["bytes"], self._stop)
+        data = self._source.read(row["file"], row["offset"], row["bytes"], self._stop, self._slabs.take)
         return Packs(*read_row_group(data, row, metadata, verify=self._verify), row["file"], row["row_group"])
 
 
