@@ -50,7 +50,7 @@ def killed(process: subprocess.Popen, hub) -> Iterator[None]:
         ("list_tree", 1, {}),  # planning
         ("preupload", 1, {"route": "put_xorb", "delay": 1.0, "times": None}),  # the first shards going up
         ("put_shard", 3, {"route": "put_shard", "delay": 1.0, "times": None}),  # the last, two were done before
-        ("put_shard", 1, {"route": "commit", "delay": 3.0}),  # the first is up, a commit would wait
+        ("put_shard", 4, {"route": "commit", "reset": "before", "times": None}),  # all up, and no commit gets through
     ],
 )
 def test_a_killed_job_changes_nothing(run_demo, source, session_hub, api, tmp_path, route, times, fault):

@@ -12,7 +12,7 @@ import pytest
 from huggingface_hub import CommitOperationAdd
 
 from jobs.standalone import HOSTS
-from tests.spark.cluster.conftest import Application, kill, packs, processes, until
+from tests.spark.cluster.conftest import Application, kill, leftovers, packs, processes, until
 from tests.spark.conftest import files_of
 
 NUM_SHARDS = 4
@@ -23,9 +23,11 @@ def num_requests(hub, route: str, path: str = "") -> int:
 
 
 def test_the_bytes_are_those_of_local_mode(application, cluster, same_packs):
-    """Driver and workers, two hosts: shuffle order differs from run to run."""
+    """Driver and workers, two hosts: shuffle order differs from run to run. No shard stays on a disk."""
+    before = leftovers(cluster)
     answer = application.run("user/on-cluster")
     assert answer.keys() == {"commit"}, answer
+    assert leftovers(cluster) <= before
     same_packs("user/on-cluster")
 
 
