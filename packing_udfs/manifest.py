@@ -65,7 +65,8 @@ def load(info_json: bytes, parquet: bytes, split: str | None = None) -> Manifest
     if type(info.get("seq_len")) is not int:
         raise contract.ContractError(f"manifest: its seq_len is {info.get('seq_len')!r}, which is no integer")
     try:
-        table = pq.read_table(io.BytesIO(parquet))
+        # In this thread: those of Arrow, which would ask for the interpreter, may do so in the middle of a fork.
+        table = pq.ParquetFile(pa.BufferReader(parquet), pre_buffer=False).read(use_threads=False)
     except (pa.ArrowException, OSError) as error:
         raise contract.ContractError(f"manifest: its Parquet file cannot be read: {error}") from error
     return Manifest(info, table, hashlib.sha256(info_json).hexdigest())
