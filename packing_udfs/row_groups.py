@@ -30,7 +30,6 @@ from packing_udfs.fetch import Source, Stop
 from packing_udfs.image_pages import find_images
 from packing_udfs.order import Visit
 from packing_udfs.shard_file import PARQUET_TAIL
-from packing_udfs.slabs import Slabs
 
 NUM_FOOTERS = 256  # footers kept by one process, the latest: each is some 100 kB
 
@@ -247,7 +246,7 @@ class Prefetcher:
         self._room = num_lanes + prefetch
         self._slots: dict[int, tuple[Future, int]] = {}  # row group -> (its packs, the step after the last for them)
         self._footers: dict[str, Future] = {}
-        self._slabs, self._stop = Slabs(), Stop()
+        self._stop = Stop()
         self._threads = _Threads(source.num_threads, f"fetch {source.name}", self._stop)
 
     def advance(self, step: int) -> None:
@@ -269,7 +268,6 @@ class Prefetcher:
         """End the threads and forget the row groups."""
         self._threads.join()
         self._slots.clear()
-        self._slabs.close()
 
     def _fetch(self, row_group: int) -> Future:
         row = self._manifest.slice(row_group, 1).select(_LOCATION).to_pylist()[0]
@@ -286,7 +284,7 @@ class Prefetcher:
 
     def _load(self, row: dict, footer: Future) -> Packs:
         metadata = footer.result()  # first: its request is the one that is led to where the file is stored
-        data = self._source.read(row["file"], row["offset"], row["bytes"], self._stop, self._slabs.take)
+        data = self._source.read(row["file"], row["offset"], row["bytes"], self._stop, self._source.allocate)
         return Packs(*read_row_group(data, row, metadata, verify=self._verify), row["file"], row["row_group"])
 
 

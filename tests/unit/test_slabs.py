@@ -1,6 +1,7 @@
 """Memory that is used again: never while somebody looks at it, and never more of it than was in use at one time."""
 
 import mmap
+import pickle
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 
@@ -58,14 +59,25 @@ def test_slabs_of_another_size_give_way(mapped, num_bytes):
     assert len(slabs._free) == 1
 
 
-def test_nothing_is_kept_behind_the_end():
+def test_memory_stays_with_its_process():
     slabs = Slabs()
+    slabs.take(MIB)
+    assert len(slabs._free) == 1
+    assert pickle.loads(pickle.dumps(slabs))._free == []
+
+
+def test_slabs_go_with_their_owner(monkeypatch):
+    slabs, freed, new = Slabs(), [], mmap.mmap
+
+    class Watched(new):
+        def __del__(self):
+            freed.append(len(self))
+
+    monkeypatch.setattr(module.mmap, "mmap", Watched)
     held, _ = slabs.take(MIB), slabs.take(MIB)
-    slabs.close()
-    data = bytes(held)
-    del held
-    assert len(data) == MIB
-    assert slabs._free == []
+    del slabs, _
+    del held  # the last that looks at one
+    assert freed == [2 * MIB] * 2
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(1, 40 * MIB)), max_size=40))
