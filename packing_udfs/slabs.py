@@ -8,8 +8,8 @@ zeroes its pages anew: a third to a half of the processor time of a range. A sla
 is taken first, as the processor's caches may hold it still; if it is too small or far too large, it gives way. So there
 are never more of them than were in use at one time, and they go with what owns them, a source.
 
-Rejected: huge pages (an eighth of the faults, and half as much time again in the kernel), jemalloc, which keeps memory
-for a second (a quarter more processor time in the kernel).
+Rejected: huge pages (a twentieth of the faults, and half as much time again in the kernel); jemalloc, which keeps
+memory for a second (a fifth more time in the kernel).
 """
 
 import mmap
