@@ -23,6 +23,7 @@ learned and no sample sees it.
 """
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -75,8 +76,8 @@ def collate(
         batch["position_ids"] = stacked(mrope, batch["position_ids"], packs)
     batch["sample_ids"] = [np.asarray(pack["sample_ids"]).tolist() for pack in packs]
     batch["sample_sources"] = [pack["sample_sources"] for pack in packs]
-    batch["num_label_tokens"] = torch.tensor([pack["num_label_tokens"] for pack in packs])
-    batch["is_padding"] = torch.tensor([pack.get("is_padding", False) for pack in packs])
+    batch["num_label_tokens"] = torch.from_numpy(np.array([pack["num_label_tokens"] for pack in packs]))
+    batch["is_padding"] = torch.from_numpy(np.array([pack.get("is_padding", False) for pack in packs]))
     batch["image_sizes"] = torch.from_numpy(np.concatenate([np.asarray(pack["image_sizes"]) for pack in packs]))
     tensors = {}
     if is_blank:
@@ -112,7 +113,7 @@ def _tokens(packs: Sequence[dict], seq_len: int, pad_token_id: int) -> dict:
     lengths = np.concatenate(lengths)
     ends = lengths.cumsum()
     position_ids = (ends - lengths).repeat(lengths)
-    np.subtract(np.arange(position_ids.size), position_ids, out=position_ids)
+    np.subtract(_ramp(position_ids.size), position_ids, out=position_ids)
     arrays = {
         "input_ids": input_ids,
         "labels": labels,
@@ -122,6 +123,11 @@ def _tokens(packs: Sequence[dict], seq_len: int, pad_token_id: int) -> dict:
         "cu_seqlens": np.concatenate([[0], ends]).astype(np.int32),
     }
     return {name: torch.from_numpy(array) for name, array in arrays.items()} | {"max_seqlen": int(lengths.max())}
+
+
+@lru_cache(maxsize=2)
+def _ramp(num: int) -> np.ndarray:
+    return np.arange(num)
 
 
 class Blank:

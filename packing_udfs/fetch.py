@@ -13,6 +13,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -21,6 +22,7 @@ import pyarrow as pa
 
 from packing_udfs import connections
 from packing_udfs.folder_tree import PUBLISHED, places
+from packing_udfs.mapped import map_range
 from packing_udfs.slabs import Slabs
 
 T = TypeVar("T")
@@ -110,10 +112,6 @@ class Source:
         of the next cycle would start at once, and nothing would arrive for as long as the first byte takes."""
         return 1.0 if self.is_local else 1.5
 
-    def allocate(self, num_bytes: int) -> pa.Buffer:
-        """Memory for a row group, of any value. For the two threads of a local disk Arrow's own is a little better."""
-        return pa.allocate_buffer(num_bytes) if self.is_local else self._slabs.take(num_bytes)
-
     def read_file(self, path: str) -> bytes:
         """A whole small file. Raises FileNotFoundError when there is none, FetchError when it cannot be had."""
         fs, root = fsspec.core.url_to_fs(self.name)
@@ -159,6 +157,13 @@ class Source:
         except FileNotFoundError as fault:  # the manifest names it
             raise AbsentError(f"{self.name}: {path}: FileNotFoundError: {fault}") from fault
         return data
+
+    def view(self, path: str, offset: int, length: int, stop: Stop) -> pa.Buffer:
+        """The same for a row group: a view of a local file where it can be mapped, else memory that is used again."""
+        if self.is_local:
+            with suppress(OSError, ValueError):  # whatever it was, reading says it better or does it
+                return map_range(f"{self.name}/{self._place(path)}", offset, length, self.block_size, stop.check)
+        return self.read(path, offset, length, stop, self._slabs.take)
 
     def _receive(self, path: str, offset: int, view: memoryview) -> Iterator[int]:
         """Fill `view` with a file's bytes from `offset` on, from one request; how many came, as they come."""

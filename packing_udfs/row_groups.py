@@ -7,9 +7,10 @@ epoch's leftovers, where a row group can be needed twice, steps apart, it is fet
 without a bound.
 
 A pack is a dict of views of the row group's memory: NumPy arrays, and images as `pyarrow.Buffer`s of the bytes as they
-were fetched (`packing_udfs.image_pages`). Costs a pack of 4,000 tokens and 400 kB of images: 0.1 ms of a core for
-parsing, as much for checksums, 20 µs for the views. Rejected: images as `bytes` or as an Arrow array (copies, half of
-all the work), `ParquetFile` over a remote file object (a request for each column chunk).
+were fetched (`packing_udfs.image_pages`), which from a local disk are the file's own pages (`packing_udfs.mapped`).
+Costs a pack of 4,000 tokens and 400 kB of images: 0.1 ms of a core for parsing, as much for checksums, 20 µs for the
+views. Rejected: images as `bytes` or as an Arrow array (copies, half of all the work), `ParquetFile` over a remote file
+object (a request for each column chunk).
 """
 
 import heapq
@@ -284,7 +285,7 @@ class Prefetcher:
 
     def _load(self, row: dict, footer: Future) -> Packs:
         metadata = footer.result()  # first: its request is the one that is led to where the file is stored
-        data = self._source.read(row["file"], row["offset"], row["bytes"], self._stop, self._source.allocate)
+        data = self._source.view(row["file"], row["offset"], row["bytes"], self._stop)
         return Packs(*read_row_group(data, row, metadata, verify=self._verify), row["file"], row["row_group"])
 
 

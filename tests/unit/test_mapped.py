@@ -1,0 +1,90 @@
+"""A range of a local file as memory: the file's own pages, read when the call returns, errors and no crash."""
+
+import mmap
+import os
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from packing_udfs import fetch, mapped
+from packing_udfs.fetch import AbandonedError, AbsentError, Stop
+from packing_udfs.hub_source import open_source
+from packing_udfs.mapped import map_range
+
+DATA = np.random.default_rng(0).bytes(5 * mmap.PAGESIZE + 77)
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="other systems read into memory")
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory):
+    path = tmp_path_factory.mktemp("mapped") / "file"
+    path.write_bytes(DATA)
+    return path
+
+
+@given(st.integers(0, len(DATA) - 1), st.integers(1, len(DATA)), st.integers(1, 3 * mmap.PAGESIZE))
+def test_any_range_is_the_files(file, offset, length, block_size):
+    length, calls = min(length, len(DATA) - offset), []
+    view = map_range(str(file), offset, length, block_size, lambda: calls.append(1))
+    assert view.to_pybytes() == DATA[offset : offset + length]
+    assert not view.is_mutable
+    num_pages = -(-(offset % mmap.PAGESIZE + length) // mmap.PAGESIZE)
+    assert len(calls) == -(-num_pages // -(-block_size // mmap.PAGESIZE))
+
+
+def test_it_is_the_files_own_memory(file):
+    view = map_range(str(file), 5000, 5000, 1 << 20, lambda: None)
+    with open("/proc/self/maps") as maps:
+        spans = [line.split()[0].split("-") for line in maps if line.rstrip().endswith(str(file))]
+    ((start, end),) = [(int(start, 16), int(end, 16)) for start, end in spans]
+    assert start + 5000 - mmap.PAGESIZE == view.address
+    assert view.address + view.size <= end
+    del view
+    with open("/proc/self/maps") as maps:
+        assert str(file) not in maps.read()
+
+
+def test_a_file_that_cannot_be_read_is_an_error_and_no_crash(tmp_path):
+    """Pages behind the end of a file fail as those of a broken disk do: who looks at one is killed."""
+    path, num_bytes = tmp_path / "file", 8 * mmap.PAGESIZE
+    path.write_bytes(bytes(num_bytes))
+    with pytest.raises(OSError, match="Bad address"):
+        map_range(str(path), 0, num_bytes, mmap.PAGESIZE, lambda: os.truncate(path, mmap.PAGESIZE))
+
+
+@pytest.mark.parametrize(("name", "said"), [("short", "ends 3 bytes before"), ("absent", "FileNotFoundError")])
+def test_what_cannot_be_mapped_is_said_by_reading(tmp_path, name, said):
+    (tmp_path / "short").write_bytes(b"12345")
+    source = open_source(str(tmp_path), retry_seconds=600)
+    assert source.view("short", 1, 3, Stop()) == b"234"
+    with pytest.raises(AbsentError, match=f"{name}: .*{said}"):
+        source.view(name, 2, 6, Stop())
+
+
+@pytest.mark.parametrize("system", ["that does not know it", "that is another"])
+def test_another_system_reads(file, monkeypatch, system):
+    if system == "that is another":
+        monkeypatch.setattr(mapped, "_LIBC", None)
+    else:
+        monkeypatch.setattr(mapped, "_POPULATE_READ", 999)
+    with pytest.raises(OSError, match="Invalid argument" if system == "that does not know it" else "does not read"):
+        map_range(str(file), 0, 5, 5, lambda: None)
+    view = open_source(str(file.parent), retry_seconds=600).view("file", 100, 10_000, Stop())
+    assert view == DATA[100:10_100]
+    assert view.is_mutable, "memory of its own"
+
+
+def test_a_reader_that_was_left_does_not_wait_for_all_of_it(file, monkeypatch):
+    stop, calls, real = Stop(), [], fetch.map_range
+
+    def counted(*args):
+        return real(*args[:-1], lambda: (calls.append(1), len(calls) == 2 and stop.set(), args[-1]()))
+
+    monkeypatch.setattr(fetch, "map_range", counted)
+    with pytest.raises(AbandonedError):
+        open_source(str(file.parent), retry_seconds=600, block_size=1).view("file", 0, len(DATA), stop)
+    assert len(calls) == 2
