@@ -19,7 +19,7 @@ from tests.bench import reader_files, reader_in_loop
 
 ROOT = Path(__file__).parents[2]
 ROUNDS = 3
-ROUNDS_OF_ONE_READER = 6  # where both sides are the same reader, and a busy moment is more than what tells them apart
+ROUNDS_OF_ONE_READER = 4  # where both sides are the same reader, and a busy moment is more than what tells them apart
 
 
 def run(part: str = "") -> Iterator[dict]:
@@ -41,7 +41,7 @@ def run(part: str = "") -> Iterator[dict]:
             with reader_files.serve(root / "hub", {"bench/packed": long, "bench/longer": longer}) as hub:
                 if "hub" in parts:
                     yield from _vs_datasets(root, hub, f"{18 * num_packs} packs as above, 36 files")
-                    yield _vs_local(root, long, hub, f"{6 * num_packs} packs as above, 12 files")
+                    yield _vs_local(root, longer, hub, f"{18 * num_packs} packs as above, 36 files")
                 if "requests" in parts:
                     yield from _requests(root, long, hub)
         if "memory" in parts:
@@ -116,7 +116,7 @@ def _vs_datasets(root: Path, hub: reader_files.Hub, label: str) -> Iterator[dict
 def _vs_local(root: Path, local: Path, hub: reader_files.Hub, label: str) -> dict:
     hub.delay(0.005)
     environment = {**hub.environment, "HF_HOME": str(root / "home")}
-    ours = ("packed", environment, {"path": "bench/packed", "decode": "pil"})
+    ours = ("packed", environment, {"path": "bench/longer", "decode": "pil"})
     peers = {"local disk": ("packed", None, {"path": str(local), "decode": "pil"})}
     ratio = next(_best(ours, peers, rounds=ROUNDS_OF_ONE_READER))
     return {"metric": "hub_vs_local", "input": f"{label}, images decoded, 5 ms a request", **ratio}
