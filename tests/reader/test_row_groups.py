@@ -13,9 +13,10 @@ import pytest
 from packing_udfs import contract, manifest, row_groups
 from packing_udfs.fetch import Stop
 from packing_udfs.hub_source import open_source
+from packing_udfs.mapped import map_range
 from packing_udfs.reader import PackedDataset
 from packing_udfs.row_groups import PARQUET_TAIL, Packs, parse_footer, read_row_group
-from tests.reader.conftest import SEQ_LEN, packs_of, write_dataset
+from tests.reader.conftest import SEQ_LEN, open_packed, packs_of, write_dataset
 
 
 def manifest_of(folder) -> manifest.Manifest:
@@ -39,6 +40,20 @@ def test_a_row_group_is_what_parquet_reads(packed):
     assert table.drop("images").equals(expected.drop("images"))
     assert images == [image["bytes"] for of_pack in expected["images"].to_pylist() for image in of_pack]
     assert len(images) > 1
+
+
+def test_images_of_a_local_file_are_its_own_pages(packed):
+    try:
+        map_range(str(packed / "data/train/00000.parquet"), 0, 4, 1, lambda: None)
+    except OSError:
+        pytest.skip("this system reads into memory")
+    batches = list(open_packed(str(packed), decode="bytes"))
+    images = [image for batch in batches for of_pack in batch["images"] for image in of_pack]
+    with open("/proc/self/maps") as maps:
+        spans = [line.split()[0].split("-") for line in maps if f"{packed}/data/train/" in line]
+    spans = [range(int(start, 16), int(end, 16)) for start, end in spans]
+    assert len(images) > 20
+    assert all(any(image.address in span for span in spans) for image in images)
 
 
 def test_token_arrays_are_views_of_arrow_memory(packed):
