@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from jobs import estimates, plan
 from jobs import forecast as module
-from jobs import plan
 from jobs.forecast import as_text, forecast
 from packing_udfs import config, knapsack
 from packing_udfs.config import ConfigError
@@ -138,7 +138,7 @@ def test_there_are_no_more_packs_than_samples(repo, whole, num_shards):
 @pytest.mark.parametrize(("mean", "expected"), [(1e-4, 1.0), (1.0, 1.582), (5.0, 5.034), (300.0, 300.0)])
 def test_sizes_of_shards_that_have_any(mean, expected):
     """mean / (1 − e^−mean)."""
-    sizes = module._sizes(mean, 20_000, 3)
+    sizes = estimates._sizes(mean, 20_000, 3)
     assert sizes.min() >= 1
     assert sizes.mean() == pytest.approx(expected, rel=0.01)
     assert sizes.var() == pytest.approx(expected * (1 + mean - expected), rel=0.05, abs=1e-3)
@@ -196,17 +196,17 @@ def _num_bytes(row: dict) -> int:
 
 def test_demand_is_that_of_the_scarcest_budget():
     budgets = knapsack.Budgets(seq_len=100, vision_cost=10, num_images=4)
-    assert module.demand(budgets, 1000, 50, 8) == 10
-    assert module.demand(budgets, 1000, 150, 8) == 15
-    assert module.demand(budgets, 1000, 50, 80) == 20
-    assert module.demand(knapsack.Budgets(seq_len=100), 1000, 999, 999) == 10
-    assert module.demand(budgets, np.array([100, 200]), np.array([50, 0]), np.array([0, 0])).tolist() == [5, 2]
+    assert estimates.demand(budgets, 1000, 50, 8) == 10
+    assert estimates.demand(budgets, 1000, 150, 8) == 15
+    assert estimates.demand(budgets, 1000, 50, 80) == 20
+    assert estimates.demand(knapsack.Budgets(seq_len=100), 1000, 999, 999) == 10
+    assert estimates.demand(budgets, np.array([100, 200]), np.array([50, 0]), np.array([0, 0])).tolist() == [5, 2]
 
 
 def test_few_blocks_widen_an_interval():
-    assert module._widened(16) == pytest.approx(1.0328 * (1 + 0.9265 / 15), rel=1e-3)
-    assert module._widened(10_000) == pytest.approx(1, abs=1e-3)
-    assert math.isfinite(module._widened(1))
+    assert estimates._widened(16) == pytest.approx(1.0328 * (1 + 0.9265 / 15), rel=1e-3)
+    assert estimates._widened(10_000) == pytest.approx(1, abs=1e-3)
+    assert math.isfinite(estimates._widened(1))
 
 
 def test_sources_without_a_sample_are_refused(session_hub):
@@ -244,6 +244,21 @@ def test_limits_of_the_hub_are_refused(repo, monkeypatch):
 )
 def test_larger_row_groups_are_told_where_they_pay(num_packs, num_bytes, num_groups, global_batch_size, better):
     assert module.better_row_groups(num_packs, num_bytes, num_groups, global_batch_size) == better
+
+
+def test_row_groups_of_an_odd_size_are_said(repo, monkeypatch):
+    def said(num_packs: int, **options) -> list[str]:
+        shards = {"num_shards": 1, "num_packs_per_row_group": num_packs}
+        warnings = forecast(job(repo, shards=shards), max_rows=NUM_ROWS, **options)["warnings"]
+        return [text for text in warnings if text.startswith("shards.num_packs_per_row_group: row groups of ")]
+
+    (small,) = said(1, global_batch_size=1)
+    num_packs = int(re.search(r"with (\d+) packs each, a reader asks less often", small)[1])
+    assert num_packs > 1
+    assert said(num_packs, global_batch_size=1) == []
+    monkeypatch.setattr(module, "VIEWER_BYTES", 1)
+    (large,) = said(1, global_batch_size=1)
+    assert large.endswith("; the Hub's viewer reads 0 MB")
 
 
 @pytest.mark.parametrize("name", ["max_rows", "global_batch_size", "num_executors"])
