@@ -23,10 +23,10 @@ import pyarrow as pa
 from datasets.exceptions import DatasetsError
 
 from jobs.adapters.plain import PlainSample, to_sample
+from jobs.ledger import Ledger
 from jobs.path_source import FolderReader
 from jobs.pinned import PinnedSource, SourceError
 from jobs.repaired_reader import FILE, ROW, RepairedReader, Slice
-from jobs.report import Ledger
 from jobs.retries import HUB_ERRORS, one_line, retrying
 from jobs.sources import open_reader
 from packing_udfs import shard_file

@@ -27,8 +27,8 @@ from pyspark.sql import SparkSession
 
 from jobs.installed import version
 from jobs.java import JavaError
+from jobs.ledger import Ledger
 from jobs.publication import plain
-from jobs.report import Ledger
 from jobs.sampling import read_sample
 from jobs.session import get_session
 from jobs.sources import PinnedSource, pin

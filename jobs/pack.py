@@ -32,6 +32,7 @@ from pyspark.sql import SparkSession
 from jobs import card, publish, report
 from jobs.folder import Folder
 from jobs.java import JavaError
+from jobs.ledger import Ledger, LedgerError, QualityError, check_packed
 from jobs.outputs import Draft, Head, Output, PublishError, Run
 from jobs.pinned import PinnedSource, SourceError
 from jobs.plan import plan_shards
@@ -58,7 +59,7 @@ from packing_udfs.processor import ProcessorFiles, fetch
 
 USER_ERRORS = (
     *(ValueError, JavaError, WorkerError, PublishError),
-    *(report.QualityError, report.LedgerError, LostRowsError),
+    *(QualityError, LedgerError, LostRowsError),
 )
 INTERRUPTED = (
     "error: interrupted; the next run goes on from the shards in this one's pull request, if it came so far; the "
@@ -169,11 +170,11 @@ def _pack(
     return rows, speed(packed, seconds, len(kept))
 
 
-def ledger_of(config: Config, sources: Sequence[PinnedSource], shards: Sequence[dict]) -> report.Ledger:
+def ledger_of(config: Config, sources: Sequence[PinnedSource], shards: Sequence[dict]) -> Ledger:
     """The shards' ledgers as one. Raises LedgerError when a row is lost, QualityError when too many are quarantined."""
-    ledger = report.Ledger.merge(from_ipc(shard["ledger"]) for shard in shards)
+    ledger = Ledger.merge(from_ipc(shard["ledger"]) for shard in shards)
     ledger.check(sources)
-    report.check_packed(shards, makes_parts=config.pack.over_length == "split_turns")
+    check_packed(shards, makes_parts=config.pack.over_length == "split_turns")
     empty = contract.QUARANTINE_SCHEMA.empty_table()
     quarantine = pa.concat_tables([empty, *(from_ipc(shard["quarantine"]) for shard in shards)])
     ledger.check_quarantine(config.quality.max_quarantine_fraction, quarantine)

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 
 from jobs import adapters, card, report
 from jobs.installed import version
+from jobs.ledger import Ledger, QualityError, examples
 from jobs.outputs import Draft, Head, Output, OutputError, at
 from jobs.pages import run as run_page
 from jobs.plan import VALIDATION, power_of_two, splits_of
@@ -179,7 +180,7 @@ class Publication:
     head: Head
     appended: Mapping[str, manifest.Manifest]
     shards: Sequence[dict]
-    ledger: report.Ledger
+    ledger: Ledger
     vision_unit: str
 
     def publish(self, draft: Draft) -> dict:
@@ -222,7 +223,7 @@ class Publication:
             runs = [*before.info["runs"], *runs]
         if not new.num_rows:
             more = "; use another shards.validation_fraction" if self.config.shards.validation_fraction else ""
-            raise report.QualityError(f"split {split}: no sample could be packed; nothing was published{more}")
+            raise QualityError(f"split {split}: no sample could be packed; nothing was published{more}")
         info = {
             "run": self.run_fingerprint,
             "runs": runs,
@@ -306,7 +307,7 @@ class Publication:
             "sources": self._sources(),
             "ledger": self.ledger.table.to_pylist(),
             "quarantine": self.ledger.reasons(),
-            "quarantine_examples": report.examples(from_ipc(shard["quarantine"]) for shard in self.shards),
+            "quarantine_examples": examples(from_ipc(shard["quarantine"]) for shard in self.shards),
             "splits": splits,
             "metrics": add(count(shard) for shard in self.shards),
             "versions": _versions(),

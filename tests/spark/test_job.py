@@ -14,6 +14,7 @@ from transformers import AutoProcessor
 
 from jobs import pack, publish, validate
 from jobs.demo.__main__ import DEMO
+from jobs.ledger import QualityError
 from packing_udfs import config, contract, manifest
 from packing_udfs.reader import PackedDataset
 from tests.spark.conftest import demo_tree, files_of
@@ -244,7 +245,7 @@ def test_above_the_limit_a_pull_request_is_merged_once(run_demo, packed, api):
 
 
 def test_too_much_quarantine_fails_with_the_reasons(run_demo, packed, api):
-    with pytest.raises(pack.report.QualityError, match=r"(?s)more than 1\.0%.*ratings"):
+    with pytest.raises(QualityError, match=r"(?s)more than 1\.0%.*ratings"):
         run_demo("user/packed", quality={"max_quarantine_fraction": 0.01})
     assert api.dataset_info("user/packed").sha == packed["commit"]
 
@@ -252,7 +253,7 @@ def test_too_much_quarantine_fails_with_the_reasons(run_demo, packed, api):
 def test_nothing_fits_is_an_error_and_not_an_empty_dataset(run_demo, api):
     pictures = demo_tree("user/nothing")["sources"][1]
     lenient = {"max_quarantine_fraction": 1.0}
-    with pytest.raises(pack.report.QualityError, match="no sample could be packed"):
+    with pytest.raises(QualityError, match="no sample could be packed"):
         run_demo("user/nothing", sources=[pictures], pack={"max_vision_cost": 1}, quality=lenient)
     assert set(files_of(api, "user/nothing")) == {".gitattributes"}
 

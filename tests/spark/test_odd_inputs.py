@@ -6,6 +6,7 @@ import pytest
 from datasets import load_dataset
 
 from jobs import pack, publish
+from jobs.ledger import QualityError
 from packing_udfs import config
 from packing_udfs.reader import PackedDataset
 from tests.spark.conftest import demo_tree, files_of
@@ -82,7 +83,7 @@ def test_a_sample_exactly_as_long_as_a_pack(run, rows, api):
     (length,) = read_manifest(api, "user/odd-exact").row_groups["num_tokens"].to_pylist()
     assert report["splits"]["train"]["totals"]["num_tokens"] == length
     assert check(api, run("user/odd-exact", [rows["one"]], pack_={"seq_len": length})).total() == 1
-    with pytest.raises(pack.report.QualityError, match="split train: no sample could be packed"):
+    with pytest.raises(QualityError, match="split train: no sample could be packed"):
         run("user/odd-exact", [rows["one"]], pack_={"seq_len": length - 1})
 
 
@@ -93,7 +94,7 @@ def test_no_rows_at_all_are_refused_before_anything_is_made(run, rows, api):
 
 
 def test_a_validation_split_that_gets_nothing_says_what_to_change(run, rows):
-    with pytest.raises(pack.report.QualityError, match=r"split validation: .*; use another shards.validation_fraction"):
+    with pytest.raises(QualityError, match=r"split validation: .*; use another shards.validation_fraction"):
         run("user/odd-validation", [rows["few"]], shards={"validation_fraction": 1e-6})
 
 

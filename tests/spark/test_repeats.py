@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from jobs import pack
+from jobs.ledger import Ledger
 from jobs.outputs import Head
 from jobs.plan import plan_shards
 from jobs.progress import collect
-from jobs.report import Ledger
 from jobs.results import from_ipc
 from jobs.shards import ShardWork
 from jobs.sources import pin, read

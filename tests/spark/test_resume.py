@@ -6,6 +6,7 @@ import pytest
 
 from jobs import pack
 from jobs.drafts import PullRequestDraft
+from jobs.ledger import QualityError
 from jobs.packed import open_packed
 from jobs.validate import validate
 from tests.spark.conftest import demo_tree, files_of
@@ -71,7 +72,7 @@ def test_a_run_with_all_shards_reads_no_source(run_demo, uninterrupted, api, mon
         run_demo(repo, output={"repo": repo, **AT_ONCE})
     monkeypatch.undo()
     monkeypatch.setattr(pack, "read", lambda *args, **named: pytest.fail("a source is read"))
-    with pytest.raises(pack.report.QualityError):
+    with pytest.raises(QualityError):
         run_demo(repo, output={"repo": repo, **AT_ONCE}, quality={"max_quarantine_fraction": 0.0})
     report = run_demo(repo, output={"repo": repo, **AT_ONCE})
     assert report["speed"]["num_shards_kept"] == 4

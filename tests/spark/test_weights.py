@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 
 from jobs.adapters.copies import with_copies
-from jobs.report import Ledger, LedgerError
+from jobs.ledger import Ledger, LedgerError
 from jobs.sources import pin, read
 from packing_udfs.outcomes import NOT_SAMPLED
 from tests.spark.made_sources import VQA, parquet, source, upload, vqa_rows

@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from jobs import pack, report
+from jobs import pack
 from jobs.adapters.finevision import FineVision
 from jobs.folder import Folder
+from jobs.ledger import Ledger
 from jobs.outputs import Head
 from jobs.pinned import PinnedSource, SourceFile
 from jobs.plan import plan_shards
@@ -51,7 +52,7 @@ def publish_demo(folder: Path, *overrides: str, rows: Sequence[dict] | None = No
         head=head,
         appended=read_appended(settings, head, PlainFolder(folder), processor, "tiles"),
         shards=shards,
-        ledger=report.Ledger.merge(from_ipc(shard["ledger"]) for shard in shards),
+        ledger=Ledger.merge(from_ipc(shard["ledger"]) for shard in shards),
         vision_unit="tiles",
     )
 

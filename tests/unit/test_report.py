@@ -7,8 +7,8 @@ import pyarrow as pa
 import pytest
 
 from jobs import report
+from jobs.ledger import Ledger, LedgerError, QualityError, check_packed, examples
 from jobs.pack import ledger_of
-from jobs.report import Ledger, LedgerError, QualityError
 from jobs.results import empty_row, to_ipc
 from packing_udfs import contract
 from packing_udfs.contract import QUARANTINE_SCHEMA
@@ -104,8 +104,8 @@ def result(shard: int, in_packs: tuple, in_sums: tuple, num_rows: int | None) ->
 def test_packs_that_hold_what_the_ledger_counts():
     """The ledger of a shard of two files is in its first row."""
     two_files = [result(1, (3, 30), (3, 30), 5), result(1, (2, 20), (2, 20), None)]
-    report.check_packed([result(0, (4, 40), (4, 40), 4), *two_files, result(2, (0, 0), (0, 0), 0), empty_row(3, "f")])
-    report.check_packed([result(0, (6, 60), (6, 60), 4)], makes_parts=True)
+    check_packed([result(0, (4, 40), (4, 40), 4), *two_files, result(2, (0, 0), (0, 0), 0), empty_row(3, "f")])
+    check_packed([result(0, (6, 60), (6, 60), 4)], makes_parts=True)
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_packs_that_hold_what_the_ledger_counts():
 def test_packs_that_hold_something_else(shards, makes_parts, message):
     """In the last case shard 0 makes up for shard 1, in the sum over shards."""
     with pytest.raises(LedgerError, match=message):
-        report.check_packed([result(i, *of_shard) for i, of_shard in enumerate(shards)], makes_parts=makes_parts)
+        check_packed([result(i, *of_shard) for i, of_shard in enumerate(shards)], makes_parts=makes_parts)
 
 
 def test_the_job_checks_what_was_written():
@@ -257,7 +257,7 @@ def test_markdown_shows_the_pictures_that_there_are():
 
 
 def test_examples_are_the_first_of_each_reason():
-    found = report.examples([QUARANTINE, QUARANTINE], num=3)
+    found = examples([QUARANTINE, QUARANTINE], num=3)
     assert list(found) == ["ratings", "too_long"]
     assert [(row["file"], row["row"]) for row in found["ratings"]] == [("a.parquet", 3), ("b.parquet", 8)] * 1 + [
         ("a.parquet", 3)

@@ -13,6 +13,7 @@ from huggingface_hub import HfApi
 
 from jobs import pack
 from jobs.folder import Folder
+from jobs.ledger import check_packed
 from jobs.outputs import OutputError
 from jobs.plan import plan_shards
 from jobs.publication import read_appended
@@ -109,7 +110,7 @@ def rewrite(folder: Folder) -> tuple[list[str], dict]:
     last, why = find_last_version(settings, plan, head, folder, processor)
     work = ShardWork(pack.settings(settings), processor, plan, lambda path, file: pq.read_table(file), last)
     (row,) = run_shard(0, as_spark_gives(ROWS), work)
-    pack.report.check_packed([row])
+    check_packed([row])
     found = Counter(i for of_pack in row["operation"]["sample_ids"].to_pylist() for i in of_pack)
     set_aside = Counter(from_ipc(row["quarantine"])["sample_id"].to_pylist())
     assert found + set_aside == Counter(made["sample_id"] for made in ROWS)
