@@ -159,11 +159,13 @@ class Source:
         return data
 
     def view(self, path: str, offset: int, length: int, stop: Stop) -> pa.Buffer:
-        """The same for a row group: a view of a local file where it can be mapped, else memory that is used again."""
-        if self.is_local:
-            with suppress(OSError, ValueError):  # whatever it was, reading says it better or does it
-                return map_range(f"{self.name}/{self._place(path)}", offset, length, self.block_size, stop.check)
-        return self.read(path, offset, length, stop, self._slabs.take)
+        """The same for a row group: of a local file the kernel's pages, and else memory that is used again. Where the
+        pages are not there it is read, into Arrow's memory: for two threads that is a little better."""
+        if not self.is_local:
+            return self.read(path, offset, length, stop, self._slabs.take)
+        with suppress(OSError):  # whatever it was, reading does it or says it better
+            return map_range(f"{self.name}/{self._place(path)}", offset, length, self.block_size, stop.check)
+        return self.read(path, offset, length, stop)
 
     def _receive(self, path: str, offset: int, view: memoryview) -> Iterator[int]:
         """Fill `view` with a file's bytes from `offset` on, from one request; how many came, as they come."""

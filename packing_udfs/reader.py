@@ -48,9 +48,9 @@ class PackedDataset(StepDataset):
     """Batches of packs of one split, this rank's part of them. See the module docstring; `DataLoader(dataset,
     batch_size=None)`.
 
-    repo_or_path: `owner/name` or `hf://datasets/owner/name` on the Hub, a folder, or an fsspec URL. A folder's files
-        are mapped into memory: let nobody change one in place meanwhile (one that is cut short ends the process by
-        SIGBUS). Jobs here write new files, and rsync puts them in place whole.
+    repo_or_path: `owner/name` or `hf://datasets/owner/name` on the Hub, a folder, or an fsspec URL. Of a folder's
+        files, what the system has in memory already is mapped: let nobody change one in place meanwhile (one that is
+        cut short ends the process by SIGBUS). Jobs here write new files, and rsync puts them in place whole.
     revision: branch, tag or commit, pinned to a commit here, the same on all ranks of torch.distributed. Give a commit
         in long runs: a resumed run finds the data that it left.
     global_batch_size: packs a step over all ranks; a multiple of world_size.

@@ -7,7 +7,7 @@ epoch's leftovers, where a row group can be needed twice, steps apart, it is fet
 without a bound.
 
 A pack is a dict of views of the row group's memory: NumPy arrays, and images as `pyarrow.Buffer`s of the bytes as they
-were fetched (`packing_udfs.image_pages`), which from a local disk are the file's own pages (`packing_udfs.mapped`).
+were fetched (`packing_udfs.image_pages`), of a local file the kernel's own pages, mostly (`packing_udfs.mapped`).
 Costs a pack of 4,000 tokens and 400 kB of images: 0.1 ms of a core for parsing, as much for checksums, 20 µs for the
 views. Rejected: images as `bytes` or as an Arrow array (copies, half of all the work), `ParquetFile` over a remote file
 object (a request for each column chunk).
@@ -189,8 +189,9 @@ class _Threads:
     def __init__(self, num_threads: int, name: str, stop: Stop):
         self._queue, self._stop = queue.SimpleQueue(), stop
         self.failure: BaseException | None = None  # of the call that failed last
+        self._ended = [threading.Event() for _ in range(num_threads)]
         # The same threads for as long as they are needed: allocators keep memory by thread, and lose it with one.
-        self._threads = [threading.Thread(target=self._work, name=name) for _ in range(num_threads)]
+        self._threads = [threading.Thread(target=self._work, name=name, args=(ended,)) for ended in self._ended]
         for thread in self._threads:
             thread.start()
 
@@ -204,14 +205,21 @@ class _Threads:
         self._stop.set()
         for _ in self._threads:
             self._queue.put(None)
+        # Python 3.11 takes a thread for ended whose `join` an exception (a second Ctrl-C) interrupts, and then ends the
+        # interpreter while it runs.
+        for ended in self._ended:
+            ended.wait()
         for thread in self._threads:
             thread.join()
 
-    def _work(self) -> None:
-        while not self._stop.is_set():
-            with suppress(queue.Empty):
-                if self._do(self._queue.get(timeout=0.2)):
-                    return
+    def _work(self, ended: threading.Event) -> None:
+        try:
+            while not self._stop.is_set():
+                with suppress(queue.Empty):
+                    if self._do(self._queue.get(timeout=0.2)):
+                        return
+        finally:
+            ended.set()
 
     def _do(self, todo: tuple | None) -> bool:
         """Do it; whether that was the end. A function, so that nothing keeps the result while the thread waits."""

@@ -2,6 +2,8 @@
 
 import io
 import shutil
+import signal
+import threading
 import time
 import weakref
 
@@ -183,3 +185,24 @@ def test_at_most_lanes_and_prefetch_row_groups_are_in_memory(tmp_path, monkeypat
 
 def test_seq_len_is_the_manifests(packed):
     assert next(iter(PackedDataset(str(packed), global_batch_size=2)))["input_ids"].shape == (2, SEQ_LEN)
+
+
+def test_a_thread_whose_end_nobody_waited_for_has_not_ended():
+    """A second Ctrl-C while the reader is closed: the interpreter must still wait for what its threads are doing."""
+    go_on = threading.Event()
+    threads = row_groups._Threads(1, "fetch", Stop())
+    done = threads.submit(go_on.wait)
+    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.1)
+        with pytest.raises(KeyboardInterrupt):
+            threads.join()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    (thread,) = threads._threads
+    assert thread.is_alive()
+    go_on.set()
+    threads.join()
+    assert done.result()
+    assert not thread.is_alive()
