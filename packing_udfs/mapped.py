@@ -1,11 +1,11 @@
 """Ranges of local files as memory, without a copy: the kernel's own pages of them, where it has them already.
 
-Reading a row group into memory costs several times what it takes to map it. But a mapping reads from the disk later,
+Reading a row group into memory costs two or three times what mapping it does. But a mapping reads from the disk later,
 where somebody looks, with the interpreter's lock held, in pieces of 128 kB, and a disk that fails ends the process. So
 a range is mapped when its pages are there, and they are put in place now; otherwise it is read, as ever, and is there
 the next time. Whoever writes to it writes to a page of his own.
 
-Cost: 10 µs for 1 MB. Rejected: `mmap.mmap` (it holds a file descriptor for each mapping, and `madvise` the
+Cost: 30 µs for 1 MB. Rejected: `mmap.mmap` (it holds a file descriptor for each mapping, and `madvise` the
 interpreter's lock), mapping what is not there (a half to a quarter of what reading gets from a slow disk).
 Source: madvise(2), MADV_POPULATE_READ, since Linux 5.14; preadv2(2), RWF_NOWAIT.
 """
