@@ -50,8 +50,8 @@ class _Pages:
 def map_range(path: str, offset: int, length: int, block_size: int, progress: Callable[[], None]) -> pa.Buffer:
     """`length` bytes of a file from `offset` on. `progress` is called after each `block_size` bytes. Raises OSError
     when they are not in memory yet, when the file is too short, or when the system cannot say or do it."""
-    if _LIBC is None:
-        raise OSError(f"{sys.platform} does not say what is in memory")
+    if _LIBC is None or not hasattr(os, "RWF_NOWAIT"):  # which a Python built for an old libc does not have
+        raise OSError("this system or this Python does not say what is in memory")
     start, step = offset // mmap.PAGESIZE * mmap.PAGESIZE, -(-block_size // mmap.PAGESIZE) * mmap.PAGESIZE
     with open(path, "rb", buffering=0) as file:
         pages, byte = _Pages(file.fileno(), start, offset + length - start), bytearray(1)

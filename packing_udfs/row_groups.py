@@ -15,6 +15,7 @@ object (a request for each column chunk).
 
 import heapq
 import io
+import os
 import queue
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -187,7 +188,7 @@ class _Threads:
     """
 
     def __init__(self, num_threads: int, name: str, stop: Stop):
-        self._queue, self._stop = queue.SimpleQueue(), stop
+        self._queue, self._stop, self._process = queue.SimpleQueue(), stop, os.getpid()
         self.failure: BaseException | None = None  # of the call that failed last
         self._ended = [threading.Event() for _ in range(num_threads)]
         # The same threads for as long as they are needed: allocators keep memory by thread, and lose it with one.
@@ -201,7 +202,9 @@ class _Threads:
         return future
 
     def join(self) -> None:
-        """Stop, and wait for what is being done."""
+        """Stop, and wait for what is being done. Nothing in a forked process, which has no threads of its parent."""
+        if os.getpid() != self._process:
+            return
         self._stop.set()
         for _ in self._threads:
             self._queue.put(None)

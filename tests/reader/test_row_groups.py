@@ -1,6 +1,7 @@
 """From bytes to packs: no copies, errors with an address, bounded memory."""
 
 import io
+import multiprocessing
 import shutil
 import signal
 import threading
@@ -206,3 +207,15 @@ def test_a_thread_whose_end_nobody_waited_for_has_not_ended():
     threads.join()
     assert done.result()
     assert not thread.is_alive()
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
+def test_a_forked_process_does_not_wait_for_threads_of_its_parent():
+    threads = row_groups._Threads(1, "fetch", Stop())
+    child = multiprocessing.get_context("fork").Process(target=threads.join)
+    child.start()
+    child.join(20)
+    child.kill()
+    threads.join()
+    child.join()
+    assert child.exitcode == 0
