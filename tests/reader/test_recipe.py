@@ -20,7 +20,7 @@ def start(folder, output: Path, *options: str, num_processes=2) -> subprocess.Po
     output.mkdir(exist_ok=True)
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={num_processes}"]
     root = RECIPE.parents[2]
-    env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(root)}
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONFAULTHANDLER": "1", "PYTHONPATH": str(root)}
     command += [str(RECIPE), str(folder), str(output), *options]
     return subprocess.Popen(command, env=env, cwd=root, stderr=subprocess.PIPE, text=True)
 
