@@ -12,11 +12,14 @@ trusted certificates (SSL_CERT_FILE) and the HTTP proxies of the environment (HT
 import atexit
 import base64
 import http.client
+import io
 import os
+import socket
 import ssl
+import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from ipaddress import ip_address, ip_network
@@ -25,13 +28,15 @@ from urllib.request import getproxies, proxy_bypass
 
 import httpx2
 
-TIMEOUT = 20.0  # seconds of silence on a connection before it is given up
+TIMEOUT = 20.0  # seconds of silence on a connection before it is given up, and of waiting for one
 _KEPT = 10.0  # seconds that a connection may lie idle; servers close them after a minute or so, unannounced
 FAULTS = (OSError, http.client.HTTPException)  # what `get` and `receive` raise and may pass
 # What they raise and no wait mends: AddressError, an address that is none, a certificate that is not trusted.
 REFUSALS = (ValueError, http.client.InvalidURL, ssl.SSLCertVerificationError)
 
 _idle: dict[tuple[str, str], list[tuple[float, http.client.HTTPConnection]]] = defaultdict(list)
+_in_use: dict[threading.Thread, socket.socket] = {}
+_lock = threading.Lock()  # who shuts a socket down must know that it is not closed meanwhile
 
 
 def close_idle() -> None:
@@ -41,7 +46,25 @@ def close_idle() -> None:
             connection.close()
 
 
-os.register_at_fork(after_in_child=close_idle)  # two processes on one connection would get each other's answers
+def interrupt(threads: Iterable[threading.Thread]) -> None:
+    """Break the connections that these threads have in use: who waits on one for bytes gets one of `FAULTS` now."""
+    with _lock:
+        for thread in threads:
+            if thread in _in_use:
+                with suppress(OSError):  # it has broken by itself
+                    # The plain one: that of a TLS socket also changes what its reader is looking at.
+                    socket.socket.shutdown(_in_use[thread], socket.SHUT_RDWR)
+
+
+def _forget() -> None:
+    """In a forked process: two on one connection would get each other's answers."""
+    global _lock
+    _lock = threading.Lock()  # a thread of the parent may have held it
+    _in_use.clear()
+    close_idle()
+
+
+os.register_at_fork(after_in_child=_forget)
 atexit.register(close_idle)
 
 
@@ -68,10 +91,15 @@ def get(url: str, headers: dict[str, str]) -> Iterator[http.client.HTTPResponse]
     kept, answer = _idle[parts.scheme, parts.netloc], None
     connection = _reusable(kept) or _connect(parts, proxy)
     try:
+        if connection.sock is None:
+            connection.connect()
+        _in_use[threading.current_thread()] = connection.sock
         connection.request("GET", urlunsplit(target), headers=headers)
         answer = connection.getresponse()
         yield answer
     finally:
+        with _lock:
+            _in_use.pop(threading.current_thread(), None)
         if answer and not answer.will_close and (answer.length == 0 or answer.isclosed()):
             answer.close()
             kept.append((time.monotonic(), connection))
@@ -92,6 +120,34 @@ def receive(answer: http.client.HTTPResponse, view: memoryview) -> int:
     return num
 
 
+class _Head:
+    """Where an answer's head is read from; `end` is what came last, nothing when the connection had ended."""
+
+    def __init__(self, file: io.BufferedReader):
+        self._file, self.end = file, b""
+
+    def readline(self, limit: int) -> bytes:
+        self.end = self._file.readline(limit)
+        return self.end
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class _Answer(http.client.HTTPResponse):
+    """An answer that is not taken for whole when the connection ends among its headers."""
+
+    def begin(self) -> None:
+        file, self.fp = self.fp, _Head(self.fp)
+        try:
+            super().begin()
+            if not self.fp.end:
+                raise http.client.RemoteDisconnected("the connection ended among the headers of the answer")
+        finally:
+            if self.fp:  # not closed for what is no answer
+                self.fp = file
+
+
 def _reusable(kept: list[tuple[float, http.client.HTTPConnection]]) -> http.client.HTTPConnection | None:
     with suppress(IndexError):  # the list is empty: threads take from it side by side
         while True:
@@ -105,10 +161,10 @@ def _reusable(kept: list[tuple[float, http.client.HTTPConnection]]) -> http.clie
 def _connect(parts: SplitResult, proxy: SplitResult | None) -> http.client.HTTPConnection:
     tls = {"context": _tls()} if parts.scheme == "https" else {}
     kind = http.client.HTTPSConnection if tls else http.client.HTTPConnection
-    if not proxy:
-        return kind(parts.netloc, timeout=TIMEOUT, **tls)
-    connection = kind(proxy.hostname, proxy.port or 80, timeout=TIMEOUT, **tls)
-    if tls:
+    host, port = (proxy.hostname, proxy.port or 80) if proxy else (parts.netloc, None)
+    connection = kind(host, port, timeout=TIMEOUT, **tls)
+    connection.response_class = _Answer
+    if proxy and tls:
         connection.set_tunnel(parts.hostname, parts.port, headers=_credentials(proxy))
     return connection
 

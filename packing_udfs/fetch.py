@@ -201,6 +201,7 @@ class Source:
             except (PermissionError, IsADirectoryError, NotADirectoryError, *connections.REFUSALS) as fault:
                 raise FetchError(f"{self.name}: {what}: {type(fault).__name__}: {fault}") from fault
             except connections.FAULTS as fault:
+                stop.check()  # whoever set it may have broken the connection
                 if str(fault).startswith("Tunnel connection failed: 4"):  # so http.client says what a proxy refuses
                     raise FetchError(f"{self.name}: {what}: {fault}") from fault
                 attempts += 1

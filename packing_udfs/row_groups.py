@@ -27,7 +27,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from packing_udfs import contract
+from packing_udfs import connections, contract
 from packing_udfs.fetch import Source, Stop
 from packing_udfs.image_pages import find_images
 from packing_udfs.order import Visit
@@ -202,7 +202,8 @@ class _Threads:
         return future
 
     def join(self) -> None:
-        """Stop, and wait for what is being done. Nothing in a forked process, which has no threads of its parent."""
+        """Stop, break the connections that are waited on, and wait for what else is being done. Nothing in a forked
+        process, which has no threads of its parent."""
         if os.getpid() != self._process:
             return
         self._stop.set()
@@ -211,7 +212,8 @@ class _Threads:
         # Python 3.11 takes a thread for ended whose `join` an exception (a second Ctrl-C) interrupts, and then ends the
         # interpreter while it runs.
         for ended in self._ended:
-            ended.wait()
+            while not ended.wait(0.1):
+                connections.interrupt(self._threads)
         for thread in self._threads:
             thread.join()
 

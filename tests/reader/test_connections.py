@@ -1,13 +1,17 @@
 """Connections: which are used again, which lead through a proxy, what of a body has come when it breaks."""
 
+import multiprocessing
+import socket
 from http.server import BaseHTTPRequestHandler, HTTPServer
-from threading import Thread
+from threading import Event, Thread
 from urllib.parse import urlsplit
 
 import pytest
 
 from packing_udfs import connections
 from packing_udfs.connections import close_idle, get, receive
+from packing_udfs.fetch import Stop
+from packing_udfs.row_groups import _Threads
 
 
 def idle() -> list:
@@ -63,6 +67,80 @@ def test_what_came_before_a_reset_is_counted(hub, url, hub_dataset):
         read()
     assert num == 12_345
     assert view[:num] == (hub_dataset / "data/train/00000.parquet").read_bytes()[:num]
+
+
+@pytest.mark.parametrize(
+    "sent", [b"", b"HTTP/1.1 200 OK\r\nX-So-", b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nbody"]
+)
+@pytest.mark.parametrize("connection", [b"keep-alive", b"close"])
+def test_closing_a_reader_breaks_what_its_threads_wait_for(sent, connection):
+    """A server that falls silent, before or in its answer: nobody waits for `TIMEOUT`."""
+    waits, view = Event(), memoryview(bytearray(9))
+
+    def read() -> int:
+        with get("http://{}:{}".format(*server.getsockname()), {}) as answer:
+            num = receive(answer, view)
+            return num + receive(answer, view[num:])
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        threads = _Threads(2, "fetch", Stop())
+        done = threads.submit(read)
+        client, _ = server.accept()
+        with client:
+            client.recv(1000)
+            client.sendall(sent.replace(b"OK\r\n", b"OK\r\nConnection: %s\r\n" % connection))
+            threads.submit(waits.wait)
+            Thread(target=threads.join).start()
+            assert client.recv(1000) == b"", "closed by the client; the server never does"
+            waits.set()
+    if b"body" in sent:
+        assert (done.result(), bytes(view)) == (4, b"body\0\0\0\0\0")
+    else:
+        assert isinstance(done.exception(), connections.FAULTS)
+        assert not isinstance(done.exception(), TimeoutError)
+    assert connections._in_use == {}
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [b"HTTP/1.1 206 Par", b"HTTP/1.1 302 Found\r\nLocation: https://stor", b"HTTP/1.1 200 OK\r\nX: 1\r\n", b"ready\n"],
+)
+def test_an_answer_that_ends_among_its_headers_is_a_fault_that_may_pass(sent):
+    def answer() -> None:
+        with server.accept()[0] as client:
+            client.recv(1000)
+            client.sendall(sent)
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = Thread(target=answer)
+        thread.start()
+        with pytest.raises(connections.FAULTS), get("http://{}:{}".format(*server.getsockname()), {}):
+            pass
+        thread.join()
+
+
+def test_only_the_connections_of_given_threads_are_broken(hub, url):
+    hub.inject(route="resolve", drip=(5_000, 0.01))
+    with get(url, {"Range": "bytes=0-99999"}) as answer:
+        connections.interrupt([Thread()])
+        assert len(answer.read()) == 100_000
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
+def test_a_forked_process_has_connections_of_its_own(url):
+    def read() -> None:
+        assert connections._in_use == connections._idle == {}
+        with get(url, {"Range": "bytes=0-9"}) as answer:
+            assert len(answer.read()) == 10
+
+    with get(url, {"Range": "bytes=0-9"}) as answer, connections._lock:
+        child = multiprocessing.get_context("fork").Process(target=read)
+        child.start()
+        child.join(60)
+        child.kill()
+        child.join()
+        assert child.exitcode == 0
+        assert len(answer.read()) == 10
 
 
 @pytest.fixture

@@ -198,6 +198,17 @@ def test_leaving_in_an_outage_is_quick(hub):
     assert time.monotonic() - start < 60, "nobody waits for the 300 s that the server asks for"
 
 
+def test_what_breaks_behind_a_reader_that_was_left_is_no_fault(tmp_path):
+    stop = Stop()
+
+    def attempt(progress):
+        stop.set()
+        raise ConnectionResetError
+
+    with pytest.raises(fetch.AbandonedError):
+        open_source(str(tmp_path), retry_seconds=0)._retried("a file", attempt, stop)
+
+
 def fetching() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name.startswith("fetch ")]
 
