@@ -36,7 +36,6 @@ REFUSALS = (ValueError, http.client.InvalidURL, ssl.SSLCertVerificationError)
 
 _idle: dict[tuple[str, str], list[tuple[float, http.client.HTTPConnection]]] = defaultdict(list)
 _in_use: dict[threading.Thread, socket.socket] = {}
-_lock = threading.Lock()  # who shuts a socket down must know that it is not closed meanwhile
 
 
 def close_idle() -> None:
@@ -47,19 +46,17 @@ def close_idle() -> None:
 
 
 def interrupt(threads: Iterable[threading.Thread]) -> None:
-    """Break the connections that these threads have in use: who waits on one for bytes gets one of `FAULTS` now."""
-    with _lock:
-        for thread in threads:
-            if thread in _in_use:
-                with suppress(OSError):  # it has broken by itself
-                    # The plain one: that of a TLS socket also changes what its reader is looking at.
-                    socket.socket.shutdown(_in_use[thread], socket.SHUT_RDWR)
+    """Break the connections that these threads have in use: who waits on one for bytes gets one of `FAULTS` now. No
+    lock: it may be called again in the midst of it, by a signal's handler or where garbage is collected."""
+    for thread in threads:
+        if connection := _in_use.pop(thread, None):
+            with suppress(OSError):  # it has broken or ended by itself
+                # The plain one: that of a TLS socket also changes what its reader is looking at.
+                socket.socket.shutdown(connection, socket.SHUT_RDWR)
 
 
 def _forget() -> None:
     """In a forked process: two on one connection would get each other's answers."""
-    global _lock
-    _lock = threading.Lock()  # a thread of the parent may have held it
     _in_use.clear()
     close_idle()
 
@@ -98,9 +95,9 @@ def get(url: str, headers: dict[str, str]) -> Iterator[http.client.HTTPResponse]
         answer = connection.getresponse()
         yield answer
     finally:
-        with _lock:
-            _in_use.pop(threading.current_thread(), None)
-        if answer and not answer.will_close and (answer.length == 0 or answer.isclosed()):
+        # What had come before `interrupt` can still be read to its end, from a connection that is of no more use.
+        is_whole = _in_use.pop(threading.current_thread(), None) is not None
+        if is_whole and answer and not answer.will_close and (answer.length == 0 or answer.isclosed()):
             answer.close()
             kept.append((time.monotonic(), connection))
         else:
@@ -135,14 +132,17 @@ class _Head:
 
 
 class _Answer(http.client.HTTPResponse):
-    """An answer that is not taken for whole when the connection ends among its headers."""
+    """An answer that is not taken for whole when the connection ends among its headers, and not given before hints of
+    it (103), which the standard library takes for the answer, and the answer for the next one."""
 
     def begin(self) -> None:
         file, self.fp = self.fp, _Head(self.fp)
         try:
-            super().begin()
-            if not self.fp.end:
-                raise http.client.RemoteDisconnected("the connection ended among the headers of the answer")
+            while self.headers is None or http.HTTPStatus.SWITCHING_PROTOCOLS < self.status < http.HTTPStatus.OK:
+                self.headers = None
+                super().begin()
+                if not self.fp.end:
+                    raise http.client.RemoteDisconnected("the connection ended among the headers of the answer")
         finally:
             if self.fp:  # not closed for what is no answer
                 self.fp = file

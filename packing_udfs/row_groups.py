@@ -209,6 +209,8 @@ class _Threads:
         self._stop.set()
         for _ in self._threads:
             self._queue.put(None)
+        if threading.current_thread() in self._threads:  # it collects garbage, among it this reader
+            return
         # Python 3.11 takes a thread for ended whose `join` an exception (a second Ctrl-C) interrupts, and then ends the
         # interpreter while it runs.
         for ended in self._ended:

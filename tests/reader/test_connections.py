@@ -2,8 +2,9 @@
 
 import multiprocessing
 import socket
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
-from threading import Event, Thread
+from threading import Event, Thread, current_thread
 from urllib.parse import urlsplit
 
 import pytest
@@ -101,22 +102,61 @@ def test_closing_a_reader_breaks_what_its_threads_wait_for(sent, connection):
     assert connections._in_use == {}
 
 
+@pytest.fixture
+def serve():
+    """Start a server that answers one request with these bytes and then ends the connection; its address."""
+    threads = []
+
+    def start(sent: bytes) -> str:
+        def answer() -> None:
+            with server.accept()[0] as client:
+                client.recv(1000)
+                client.sendall(sent)
+
+        threads.append(Thread(target=answer))
+        threads[0].start()
+        return "http://{}:{}".format(*server.getsockname())
+
+    close_idle()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield start
+        threads[0].join()
+    close_idle()
+
+
 @pytest.mark.parametrize(
     "sent",
     [b"HTTP/1.1 206 Par", b"HTTP/1.1 302 Found\r\nLocation: https://stor", b"HTTP/1.1 200 OK\r\nX: 1\r\n", b"ready\n"],
 )
-def test_an_answer_that_ends_among_its_headers_is_a_fault_that_may_pass(sent):
-    def answer() -> None:
-        with server.accept()[0] as client:
-            client.recv(1000)
-            client.sendall(sent)
+def test_an_answer_that_ends_among_its_headers_is_a_fault_that_may_pass(serve, sent):
+    with pytest.raises(connections.FAULTS), get(serve(sent), {}):
+        pass
 
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        thread = Thread(target=answer)
-        thread.start()
-        with pytest.raises(connections.FAULTS), get("http://{}:{}".format(*server.getsockname()), {}):
-            pass
-        thread.join()
+
+def test_a_connection_that_was_broken_is_not_used_again(serve):
+    with get(serve(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nbody"), {}) as answer:
+        connections.interrupt([current_thread()])
+        assert answer.read() == b"body", "which had come"
+    assert idle() == []
+
+
+def test_a_hint_is_not_the_answer(serve):
+    hints = b"HTTP/1.1 102 Processing\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n"
+    with get(serve(hints + b"HTTP/1.1 206 Partial Content\r\nContent-Length: 4\r\n\r\nbody"), {}) as answer:
+        assert (answer.status, answer.headers["Link"], answer.read()) == (206, None, b"body")
+
+
+def test_connections_are_broken_in_the_midst_of_breaking_others():
+    """As where a signal's handler closes one more reader, or where the garbage of one is collected."""
+
+    def threads() -> Iterator[Thread]:
+        connections.interrupt([])
+        yield Thread()
+
+    thread = Thread(target=connections.interrupt, args=(threads(),), daemon=True)
+    thread.start()
+    thread.join(20)
+    assert not thread.is_alive()
 
 
 def test_only_the_connections_of_given_threads_are_broken(hub, url):
@@ -133,7 +173,7 @@ def test_a_forked_process_has_connections_of_its_own(url):
         with get(url, {"Range": "bytes=0-9"}) as answer:
             assert len(answer.read()) == 10
 
-    with get(url, {"Range": "bytes=0-9"}) as answer, connections._lock:
+    with get(url, {"Range": "bytes=0-9"}) as answer:
         child = multiprocessing.get_context("fork").Process(target=read)
         child.start()
         child.join(60)

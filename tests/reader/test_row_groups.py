@@ -209,6 +209,14 @@ def test_a_thread_whose_end_nobody_waited_for_has_not_ended():
     assert not thread.is_alive()
 
 
+def test_a_thread_does_not_wait_for_itself():
+    """The garbage of a reader is collected in whatever thread there is, also in one of its own."""
+    threads = row_groups._Threads(2, "fetch", Stop())
+    assert threads.submit(threads.join).result(20) is None
+    threads.join()
+    assert not any(thread.is_alive() for thread in threads._threads)
+
+
 @pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
 def test_a_forked_process_does_not_wait_for_threads_of_its_parent():
     threads = row_groups._Threads(1, "fetch", Stop())
