@@ -46,8 +46,8 @@ def close_idle() -> None:
 
 
 def interrupt(threads: Iterable[threading.Thread]) -> None:
-    """Break the connections that these threads have in use: who waits on one for bytes gets one of `FAULTS` now. No
-    lock: it may be called again in the midst of it, by a signal's handler or where garbage is collected."""
+    """Break the connections that these threads have in use: who waits on one for bytes gets the end of what
+    came, or one of `FAULTS`. No lock: a signal's handler or the garbage collector may call it in the midst of it."""
     for thread in threads:
         if connection := _in_use.pop(thread, None):
             with suppress(OSError):  # it has broken or ended by itself
