@@ -1,163 +1,15 @@
-"""What packing is worth on your data: five stages from padded samples to balanced packs, on one page.
-
-    python -m jobs.compare --config conf/jobs/demo.yaml pack.seq_len=8192 --max-samples 5000
-
-1. samples as people see them; 2. naive padding, each batch to its longest sample; 3. constrained padding, every
-sample to seq_len; 4. greedy and first-fit decreasing packing by lengths alone; 5. balanced packing under all budgets.
-Writes compare.html, which opens anywhere, and compare.json with the same numbers.
-
-The configuration is the job's. Sources are pinned as the job pins them, and a seeded sample of their rows becomes
-samples by the job's own expressions (`jobs.sampling`); nothing is written to the Hub. What becomes of a sample before
-packing is decided by the job's own `pack_shard`, called with budgets that no sample exceeds: its packs are then the
-encoded samples, and its quarantine is what no stage can use. Cost: starting Spark, and about a millisecond a row.
-Rejected: numbers for whole sources (they are the job's report, after it has run).
-"""
+"""`python -m jobs.compare`: padding and packing side by side."""
 
 import argparse
-import json
 import logging
 import sys
-from dataclasses import dataclass
-from fractions import Fraction
 from pathlib import Path
 
-import numpy as np
-import pandas as pd
 from pyspark.sql import SparkSession
 
-from jobs.installed import version
+from jobs.forecast.comparison import as_json, as_text, compare
 from jobs.java import JavaError
-from jobs.ledger import Ledger
-from jobs.publication import plain
-from jobs.sampling import read_sample
-from jobs.session import get_session
-from jobs.sources import PinnedSource, pin
-from jobs.stages import NUM_RANKS, Samples, Stage, flatten, make_stages, stage_figures
-from packing_udfs import metrics
-from packing_udfs.config import INT32_LIMIT, Config
 from packing_udfs.config_file import describe, load
-from packing_udfs.encode import Encoder
-from packing_udfs.pack import PackSettings, pack_shard
-from packing_udfs.processor import ProcessorFiles, fetch
-
-VERSIONS = ("packing-udfs", "pyspark", "pyarrow", "numpy", "transformers", "tokenizers", "pillow")
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """All that a page shows. `figures` is the JSON."""
-
-    figures: dict
-    samples: Samples
-    stages: list[Stage]
-    frame: pd.DataFrame  # the rows as samples, contract.SAMPLE_SCHEMA
-    encoder: Encoder
-
-
-def compare(
-    config: Config,
-    max_samples: int,
-    global_batch_size: int,
-    spark: SparkSession | None = None,
-    *,
-    spark_conf: str | None = None,
-) -> Comparison:
-    """Read at most `max_samples` rows of the configuration's sources and lay them out in every stage.
-
-    global_batch_size: rows in a training step. Raises ValueError, before Spark starts, for what is wrong with the
-    configuration, its sources or its processor; and when none of the rows can be packed.
-    """
-    for name, value in (("max_samples", max_samples), ("global_batch_size", global_batch_size)):
-        if value < 1:
-            raise ValueError(f"{name}: {value} is refused: must be at least 1")
-    processor = fetch(config.processor.path, config.processor.revision)
-    encoder = Encoder(processor.load(), config.pack.train_on)
-    sources = [pin(source, f"sources.{i}") for i, source in enumerate(config.sources)]
-    read = read_sample(get_session(spark_conf, spark), sources, max_samples, config.shards.seed)
-    described = [_describe_source(*source) for source in zip(sources, read.num_rows_read, strict=True)]
-    return lay_out(config, processor, encoder, described, read.frame, global_batch_size)
-
-
-def lay_out(
-    config: Config,
-    processor: ProcessorFiles,
-    encoder: Encoder,
-    sources: list[dict],
-    frame: pd.DataFrame,
-    global_batch_size: int,
-) -> Comparison:
-    """The comparison of rows that have been read.
-
-    sources: `num_rows` and `num_rows_read` of each, beside what describes it. frame: what was made of the rows read,
-    contract.SAMPLE_SCHEMA. Raises ValueError when none of it can be packed.
-    """
-    packed = pack_shard(frame, encoder, _no_limits(config))
-    ledger = Ledger(packed.ledger)
-    if not packed.num_packs:
-        raise ValueError(f"sources: none of the {len(frame)} rows read can be packed: {ledger.reasons()}")
-    samples = flatten(packed, encoder)
-    stages = make_stages(samples, config)
-    scale = Fraction(sum(s["num_rows"] for s in sources), sum(s["num_rows_read"] for s in sources))
-    figures = {
-        "config": plain(config, processor),
-        "sources": sources,
-        "processor": _describe_processor(processor, encoder),
-        "global_batch_size": global_batch_size,
-        "num_ranks": NUM_RANKS,
-        "naive_batch": metrics.NAIVE_BATCH,
-        "sample": _describe_samples(samples, ledger),
-        "stages": [stage_figures(stage, samples, config, global_batch_size, scale) for stage in stages],
-        "versions": {name: version(name) for name in VERSIONS},
-    }
-    return Comparison(figures, samples, stages, frame, encoder)
-
-
-def _no_limits(config: Config) -> PackSettings:
-    """The job's settings for what is done to a sample on its own, with budgets that nothing exceeds."""
-    return PackSettings(
-        seq_len=INT32_LIMIT - 1,
-        max_images_per_sample=config.pack.max_images_per_sample,
-        algorithm="greedy",
-        duplicates=config.shards.duplicates,
-        seed=config.shards.seed,
-        videos={source.name: source.video for source in config.sources},
-        images=config.images,
-    )
-
-
-def _describe_source(pinned: PinnedSource, num_rows_read: int) -> dict:
-    return {
-        **pinned.source.model_dump(mode="json", include={"name", "repo", "config", "split"}),
-        "commit": pinned.commit,
-        "num_rows": pinned.num_rows,
-        "num_rows_read": num_rows_read,
-    }
-
-
-def _describe_processor(processor: ProcessorFiles, encoder: Encoder) -> dict:
-    return {
-        "name": processor.published_name,
-        "class": type(encoder.processor).__name__,
-        "revision": processor.revision,
-        "fingerprint": processor.fingerprint,
-        "vision_unit": encoder.family.vision_unit,
-    }
-
-
-def _describe_samples(samples: Samples, ledger: Ledger) -> dict:
-    return {
-        "num_selected": ledger.count() - ledger.count(outcome="not_sampled"),
-        "quarantine": ledger.reasons(),
-        "num_duplicates": ledger.count(outcome="duplicate"),
-        "num_samples": len(samples),
-        "num_tokens": int(samples.lengths.sum()),
-        "num_label_tokens": sum(int(trained.sum()) for trained in samples.is_trained),
-        "num_image_tokens": sum(int(image.sum()) for image in samples.is_image),
-        "num_images": int(samples.num_images.sum()),
-        "vision_cost": int(samples.vision_costs.sum()),
-        "median_length": int(np.sort(samples.lengths)[len(samples) // 2]),
-        "longest": int(samples.lengths.max()),
-    }
 
 
 def main(argv: list[str] | None = None, spark: SparkSession | None = None) -> int:
@@ -179,7 +31,7 @@ def main(argv: list[str] | None = None, spark: SparkSession | None = None) -> in
     args = parser.parse_intermixed_args(argv)
     logging.basicConfig(format="%(levelname)s %(name)s: %(message)s")
     try:
-        from jobs.pages import comparison  # which imports this module
+        from jobs.forecast.forecast import comparison_page  # which imports this module
 
         config = load(args.config, args.overrides)
         found = compare(config, args.max_samples, args.global_batch_size, spark, spark_conf=args.spark_conf)
@@ -189,30 +41,10 @@ def main(argv: list[str] | None = None, spark: SparkSession | None = None) -> in
     folder = Path(args.out)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "compare.json").write_text(as_json(found.figures), encoding="utf-8")
-    (folder / "compare.html").write_text(comparison.page(found), encoding="utf-8")
+    (folder / "compare.html").write_text(comparison_page.page(found), encoding="utf-8")
     print(as_text(found.figures))
     print(f"page         {(folder / 'compare.html').resolve()}")
     return 0
-
-
-def as_json(figures: dict) -> str:
-    """Sorted keys and no clock: equal data gives equal bytes."""
-    return json.dumps(figures, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
-
-
-def as_text(figures: dict) -> str:
-    """The table that a run prints."""
-    has_budget = any(figures["config"]["pack"][name] for name in ("max_vision_cost", "max_images_per_pack"))
-    lines = [f"{'':<22}{'waste':>8}{'lost':>7}{'rows':>8}{'bound':>8}{'over budget':>13}{'straggler':>11}{'steps':>8}"]
-    for stage in figures["stages"]:
-        waste = "–" if stage["waste"] is None else f"{stage['waste']:.1%}"
-        over = f"{stage['num_rows_over_budget']:,}" if has_budget and stage["bound"] is not None else "–"
-        late = "–" if stage["straggler_8"] is None else f"{stage['straggler_8']:.3f}"
-        lines.append(
-            f"{stage['title']:<22}{waste:>8}{stage['num_samples_lost']:>7,}{stage['num_rows']:>8,}"
-            f"{stage['bound'] or '–':>8}{over:>13}{late:>11}{stage['num_steps']:>8,}"
-        )
-    return "\n".join(lines)
 
 
 if __name__ == "__main__":

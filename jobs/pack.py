@@ -5,7 +5,7 @@
 
 `run` reads as the data flows: pin the sources, plan the shards, pack them in Spark, check the ledger, publish.
 All that can be wrong with the input is said before Spark starts; from then on the repository changes once, at the end.
-A run that died is started again as it was: shards that it had finished are kept (`jobs.drafts`).
+A run that died is started again as it was: shards that it had finished are kept (`jobs.output.pull_request`).
 """
 
 import sys
@@ -29,33 +29,28 @@ from huggingface_hub import constants
 from huggingface_hub.utils import disable_progress_bars
 from pyspark.sql import SparkSession
 
-from jobs import card, publish, report
-from jobs.folder import Folder
 from jobs.java import JavaError
-from jobs.ledger import Ledger, LedgerError, QualityError, check_packed
-from jobs.outputs import Draft, Head, Output, PublishError, Run
-from jobs.pinned import PinnedSource, SourceError
-from jobs.plan import plan_shards
-from jobs.progress import SPARK_ERRORS, LostRowsError, WorkerError, as_line, collect, speed, worker_error
-from jobs.publication import (
-    Publication,
-    is_appended,
-    read_appended,
-    replaced_splits,
-    run_fingerprint,
-    shards_fingerprint,
-)
-from jobs.results import from_ipc
-from jobs.reuse import find_last_version
-from jobs.session import active_session, get_session
-from jobs.shards import ShardPlan, ShardWork
-from jobs.sources import check_unchanged, pin, read
+from jobs.output.finished_shard import from_ipc
+from jobs.output.interface import Draft, Head, Output, PublishError, Run
+from jobs.output.open import open_output
+from jobs.revision import card, figures
+from jobs.revision.append_rules import is_appended, read_appended, replaced_splits
+from jobs.revision.build import Publication
+from jobs.revision.fingerprints import run_fingerprint, shards_fingerprint
+from jobs.shards.collect import SPARK_ERRORS, LostRowsError, WorkerError, as_line, collect, speed, worker_error
+from jobs.shards.last_version import find_last_version
+from jobs.shards.ledger import Ledger, LedgerError, QualityError, check_packed
+from jobs.shards.plan import ShardPlan, plan_shards
+from jobs.shards.session import active_session, get_session
+from jobs.shards.settings import check_budgets, settings
+from jobs.shards.udf import ShardWork
+from jobs.sources.pin import check_unchanged, pin, read
+from jobs.sources.pinned import PinnedSource, SourceError
 from packing_udfs import contract
-from packing_udfs.config import Config, ConfigError, is_folder
+from packing_udfs.config import Config, ConfigError
 from packing_udfs.config_file import describe, load
-from packing_udfs.encode import Encoder
-from packing_udfs.pack import PackSettings
-from packing_udfs.processor import ProcessorFiles, fetch
+from packing_udfs.encode.processor import fetch
+from packing_udfs.storage.folders import is_folder
 
 USER_ERRORS = (
     *(ValueError, JavaError, WorkerError, PublishError),
@@ -111,18 +106,8 @@ def run(config: Config, spark: SparkSession | None = None, *, spark_conf: str | 
         ledger=ledger_of(config, sources, shards),
         vision_unit=vision_unit,
     )
-    beside = {"speed": how_fast, "transfer": report.transfer(shards), "reuse": report.reuse(shards, why_afresh)}
+    beside = {"speed": how_fast, "transfer": figures.transfer(shards), "reuse": figures.reuse(shards, why_afresh)}
     return publication.publish(draft) | beside
-
-
-def open_output(config: Config) -> Output:
-    """Where packs go."""
-    fields = config.output
-    if is_folder(fields.repo):
-        return Folder(fields.repo)
-    return publish.Repository(
-        fields.repo, fields.retry_seconds, fields.max_operations_per_commit, fields.checkpoint_seconds
-    )
 
 
 def _published(output: Output, commit: str) -> dict:
@@ -190,31 +175,6 @@ def _plan(config: Config, sources: Sequence[PinnedSource], head: Head) -> ShardP
     return plan_shards(config, sources, head)
 
 
-def check_budgets(config: Config, processor: ProcessorFiles) -> str:
-    """Refuse budgets that no image fits, and name the unit of vision cost."""
-    encoder = Encoder(processor.load(), config.pack.train_on)
-    image = encoder.expand((64, 64))
-    if len(image.ids) >= config.pack.seq_len:
-        raise ConfigError(
-            f"pack.seq_len: {config.pack.seq_len} is too small: one small image takes {len(image.ids)} tokens with "
-            f"{config.processor.path}; use more"
-        )
-    return encoder.family.vision_unit
-
-
-def settings(config: Config, sources: Sequence[PinnedSource] = ()) -> PackSettings:
-    """How the run's shards are packed."""
-    return PackSettings(
-        **config.pack.model_dump(),
-        num_packs_per_row_group=config.shards.num_packs_per_row_group,
-        max_file_bytes=config.shards.max_file_bytes,
-        duplicates=config.shards.duplicates,
-        seed=config.shards.seed,
-        images=config.images,
-        videos={pinned.source.name: pinned.source.video for pinned in sources if pinned.has_videos},
-    )
-
-
 def main(argv: list[str] | None = None, spark: SparkSession | None = None) -> int:
     """Command line; returns the exit code. `spark`: a session to use, as in a notebook."""
     parser = argparse.ArgumentParser(
@@ -241,7 +201,7 @@ def main(argv: list[str] | None = None, spark: SparkSession | None = None) -> in
     except KeyboardInterrupt:
         print(INTERRUPTED, file=sys.stderr)
         return 130
-    print(report.as_text(result))
+    print(figures.as_text(result))
     print(as_line(result["speed"]))
     repo = result["config"]["output"]["repo"]
     print(f"published    {repo} at {result['commit'][:12]}")

@@ -24,7 +24,7 @@ import torch
 
 from packing_udfs.collate import block_mask
 from packing_udfs.contract import IGNORE_INDEX
-from packing_udfs.position import StepDataset
+from packing_udfs.stream.resume import StepDataset
 
 
 def for_sdpa(batch: dict) -> dict:

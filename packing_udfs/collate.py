@@ -29,7 +29,7 @@ import numpy as np
 import torch
 
 from packing_udfs.contract import IGNORE_INDEX, ContractError
-from packing_udfs.images import ImageError, decode
+from packing_udfs.encode.images import ImageError, decode
 
 # What a processor makes of text; the batch has its own.
 _TEXT_INPUTS = ("input_ids", "attention_mask", "token_type_ids", "mm_token_type_ids")
@@ -45,7 +45,7 @@ def collate(
     blank: "Blank | None" = None,
     mrope=None,
 ) -> dict:
-    """A batch of `packs`, as `packing_udfs.row_groups.Packs` gives them.
+    """A batch of `packs`, as `packing_udfs.parquet.read.Packs` gives them.
 
     B packs, S = seq_len, N images in the batch:
     input_ids, labels, attention_mask, position_ids: int64 [B, S]; labels are -100 in padding.
@@ -58,7 +58,7 @@ def collate(
     them so (Idefics3: pixel_values [B, tiles, 3, H, W]) and else all in one; absent when there is no image.
     image_inputs: the names of those tensors, which are arguments of the model.
     With `blank`, a batch without images has one; S is larger where no row's padding has room for it.
-    With `mrope`, a `packing_udfs.positions.MRope`, position_ids are int64 [4, B, S], as Qwen2-VL's kin takes them.
+    With `mrope`, a `packing_udfs.stream.mrope.MRope`, position_ids are int64 [4, B, S], as Qwen2-VL's kin takes them.
 
     Raises ContractError for an image that does not decode or has another size than the pack says, ValueError for a
     pack longer than seq_len.
@@ -71,7 +71,7 @@ def collate(
         seq_len = max(seq_len, blank_at.stop)
     batch = _tokens(packs, seq_len, pad_token_id)
     if mrope is not None:
-        from packing_udfs.positions import stacked
+        from packing_udfs.stream.mrope import stacked
 
         batch["position_ids"] = stacked(mrope, batch["position_ids"], packs)
     batch["sample_ids"] = [np.asarray(pack["sample_ids"]).tolist() for pack in packs]

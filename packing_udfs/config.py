@@ -14,6 +14,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from packing_udfs.config_faults import message
 from packing_udfs.knapsack import ALGORITHMS
+from packing_udfs.storage.folders import is_folder
 
 GIB = 1 << 30
 INT32_LIMIT = 1 << 31  # counts of a pack are stored as int32
@@ -34,11 +35,6 @@ def _is_repo_id(value: str) -> str:
     except HFValidationError as error:
         raise ValueError(str(error)) from None
     return value
-
-
-def is_folder(repo: str) -> bool:
-    """Whether a `repo` names a folder and not a repository on the Hub: an absolute path, or a URL such as s3://…."""
-    return repo.startswith("/") or "://" in repo
 
 
 def _is_place(value: str) -> str:

@@ -23,6 +23,7 @@ import pyarrow as pa
 
 VERSION = 1
 IGNORE_INDEX = -100
+REPORT = "report.json"
 MANIFEST_JSON = "manifest/{split}.json"
 MANIFEST_PARQUET = "manifest/{split}.parquet"
 DATA_DIR = "data/{split}"

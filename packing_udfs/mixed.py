@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping
 from fractions import Fraction
 from numbers import Rational, Real
 
-from packing_udfs.position import StepDataset
+from packing_udfs.stream.resume import StepDataset
 
 
 class MixedDataset(StepDataset):

@@ -34,12 +34,12 @@ import numpy as np
 import torch
 
 from packing_udfs import collate, contract, manifest
-from packing_udfs.fetch import BLOCK_SIZE, RANGE_SIZE
-from packing_udfs.footers import manifest_from_footers
-from packing_udfs.hub_source import HubSource, open_source
 from packing_udfs.order import ORDER_VERSION, Order, manifest_order
-from packing_udfs.position import STATE_VERSION, StateError, StepDataset
-from packing_udfs.row_groups import Prefetcher
+from packing_udfs.parquet.without_manifest import manifest_from_footers
+from packing_udfs.storage.byte_source import BLOCK_SIZE, RANGE_SIZE
+from packing_udfs.storage.hub import HubSource, open_source
+from packing_udfs.stream.prefetch import Prefetcher
+from packing_udfs.stream.resume import STATE_VERSION, StateError, StepDataset
 
 __all__ = ["PackedDataset", "StateError"]
 
@@ -68,7 +68,7 @@ class PackedDataset(StepDataset):
         repository; the files must be those that the dataset was packed with, to the byte.
     blank: give a batch without images a small blank one in its padding, so that every step runs the vision tower:
         sharded training would hang otherwise. Needs the processor.
-    mrope: position_ids by the rule of Qwen2-VL and its successors (`packing_udfs.positions`). Needs the processor.
+    mrope: position_ids by the rule of Qwen2-VL and its successors (`packing_udfs.stream.mrope`). Needs the processor.
     pad_token_id: what fills input_ids behind the last sample.
     prefetch: row groups fetched ahead beyond those in use, a process. When None, as many as it has lanes from a local
         disk, so that the next cycle is there when this one ends, and half as many more from elsewhere, so that requests
@@ -81,9 +81,10 @@ class PackedDataset(StepDataset):
 
     Batches are dicts: see `packing_udfs.collate.collate`, and `state`: the position after the batch, plain values only.
     The Hub's token is taken from where huggingface_hub finds it (HF_TOKEN) and kept nowhere.
-    A split without a manifest is read from its footers (`packing_udfs.footers`), with a MissingManifestWarning.
-    Raises ValueError for arguments that do not fit, ContractError for data of another contract, ProcessorError for
-    another processor, and StateError (`load_state_dict`) for a state of another manifest, seed, order or batch size.
+    A split without a manifest is read from its footers (`packing_udfs.parquet.without_manifest`), with a
+    MissingManifestWarning. Raises ValueError for arguments that do not fit, ContractError for data of another
+    contract, ProcessorError for another processor, and StateError (`load_state_dict`) for a state of another
+    manifest, seed, order or batch size.
     """
 
     def __init__(
@@ -270,7 +271,7 @@ def _pin_together(source: HubSource, path: str) -> None:
 
 
 def _mrope(processor):
-    from packing_udfs.positions import rule_of
+    from packing_udfs.stream.mrope import rule_of
 
     if (rule := rule_of(processor)) is None:
         raise ValueError(f"mrope=True: {type(processor).__name__} has one position a token")
@@ -279,7 +280,7 @@ def _mrope(processor):
 
 def _load_processor(path: str, packed_with: dict | None):
     """The processor of these files. Raises ProcessorError when they are not those that the dataset was packed with."""
-    from packing_udfs import processor
+    from packing_udfs.encode import processor
 
     if not isinstance(path, str):
         raise ValueError(f"processor={type(path).__name__}: must be its folder or Hub repository, as a string")

@@ -22,10 +22,10 @@ from jobs.adapters.columns import ColumnError, Columns
 from jobs.adapters.expressions import SAMPLE
 from jobs.adapters.finevision import FineVision
 from jobs.adapters.messages import Messages, Text
+from jobs.adapters.provenance import FILE, ROW
 from jobs.adapters.vqa import Vqa
-from jobs.huggingface_source import FILE, ROW
 from packing_udfs.config import Source
-from packing_udfs.outcomes import REPEATED
+from packing_udfs.shard.outcomes import REPEATED
 
 # In the order in which they are tried.
 ADAPTERS = {"finevision": FineVision, "messages": Messages, "vqa": Vqa, "captions": Captions, "text": Text}
@@ -68,7 +68,7 @@ def name_of(adapter: Adapter) -> str:
 def to_samples(rows: DataFrame, adapter: Adapter, source: Source) -> DataFrame:
     """A source's rows, with their provenance, as samples of `contract.SAMPLE_SCHEMA`.
 
-    A row that repeats another is told by its number, see `jobs.repaired_reader`; it has the reason `REPEATED` and its
+    A row that repeats another is told by its number, see `jobs.sources.hub_rows`; it has the reason `REPEATED` and its
     images are counted, but empty.
     """
     usable, repeats = F.col("reason").isNull(), F.col(ROW) < 0
@@ -90,7 +90,7 @@ def sample_id() -> Column:
 
     Its upper half is a hash of the images alone where they have SHARED_BYTES or more, and its lower half one of images
     and messages: samples of the same images share a shard and a split, so a text that is edited stays beside its
-    images (`packing_udfs.sticky`). Smaller images, among them the placeholders that scraped datasets repeat
+    images (`packing_udfs.shard.keep_packs`). Smaller images, among them the placeholders that scraped datasets repeat
     a million times, would make crowded shards: there the whole is a hash of everything, as it is without images.
 
     Spark's hash skips nulls: null bytes are hashed as empty and the number of images with them. A row that is no

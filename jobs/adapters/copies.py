@@ -18,7 +18,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from packing_udfs.config import Source
-from packing_udfs.outcomes import NOT_SAMPLED
+from packing_udfs.shard.outcomes import NOT_SAMPLED
 
 _STEPS = 1 << 32  # a share is a number of this many steps
 

@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 
 from jobs.adapters.columns import Columns, Field, Turns, turns_of
 from jobs.adapters.expressions import MESSAGES, any_null, asked, column, media, pairs
-from jobs.huggingface_source import FILE, ROW
+from jobs.adapters.provenance import FILE, ROW
 from packing_udfs.config import Source
 
 RATINGS = ("relevance", "image_correspondence", "visual_dependency", "formatting")

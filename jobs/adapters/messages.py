@@ -21,7 +21,7 @@ from pyspark.sql.types import ArrayType, StringType, StructType
 from jobs.adapters.columns import Columns, Field, Turns, field_of, media_kind, turns_of
 from jobs.adapters.expressions import MEDIA, MESSAGES, any_null, media, medium, message, pairs, part
 from jobs.adapters.expressions import placeholders as placeholder_parts
-from jobs.huggingface_source import FILE, ROW
+from jobs.adapters.provenance import FILE, ROW
 from packing_udfs.config import Source
 
 ROLES = {"human": "user", "gpt": "assistant"}

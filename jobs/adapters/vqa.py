@@ -12,7 +12,7 @@ from pyspark.sql.types import ArrayType, StringType, StructType
 
 from jobs.adapters.columns import Columns, Field, field_of
 from jobs.adapters.expressions import asked, column, media
-from jobs.huggingface_source import FILE, ROW
+from jobs.adapters.provenance import FILE, ROW
 from packing_udfs.config import Source
 
 

@@ -65,7 +65,7 @@ def run(hub: LocalHub) -> int:
     """The demo against a Hub that is served; returns the exit code."""
     os.environ |= hub.environment()  # before huggingface_hub is imported and before the JVM starts
     from jobs import pack
-    from jobs.session import get_session
+    from jobs.shards.session import get_session
 
     print(f"hub          {hub.url}, kept in {hub.root}")
     spark = get_session()
@@ -84,7 +84,7 @@ def upload_source(spark) -> None:
     import pyarrow.parquet as pq
     from huggingface_hub import HfApi
 
-    from jobs.huggingface_source import HuggingFace
+    from jobs.sources.huggingface import HuggingFace
 
     api = HfApi()
     api.create_repo(SOURCE, repo_type="dataset", exist_ok=True)
@@ -101,8 +101,8 @@ def upload_source(spark) -> None:
 
 def source_card(configs: list[str], schema, licenses: list[str]) -> str:
     """A dataset card that gives each folder its configuration and the `images` column its Image feature."""
-    from jobs.card import yaml_features
-    from jobs.licenses import front_matter
+    from jobs.revision.card import yaml_features
+    from jobs.sources.licenses import front_matter
 
     front = {
         **front_matter(licenses),

@@ -21,8 +21,7 @@ def main(options: list[str]) -> int:
         os.environ |= hub.environment()  # before huggingface_hub is imported and before the JVM starts
         from huggingface_hub import HfApi
 
-        from jobs import compare
-        from jobs.session import get_session
+        from jobs.shards.session import get_session
 
         spark = get_session()
         if not HfApi().file_exists(SOURCE, "README.md", repo_type="dataset"):  # it goes there last

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from jobs.demo.__main__ import SOURCE
-from packing_udfs.hub_errors import one_line
+from packing_udfs.storage.hub_errors import one_line
 
 
 def edit_source(every: int) -> int:

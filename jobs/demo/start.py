@@ -24,7 +24,7 @@ def start_hub() -> LocalHub:
 
 def start_spark():
     """A Spark session, with the demo's source put on the Hub."""
-    from jobs.session import get_session
+    from jobs.shards.session import get_session
 
     spark = get_session()
     upload_source(spark)

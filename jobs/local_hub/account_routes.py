@@ -4,7 +4,7 @@ from typing import Any
 
 import yaml
 
-from jobs.licenses import ACCEPTED
+from jobs.sources.licenses import ACCEPTED
 
 from .commits import GITATTRIBUTES, regular_entry
 from .discussions import AUTHOR

@@ -16,7 +16,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from jobs.pages import data_uri
-from packing_udfs.drawn import IMAGE, PAD
+from packing_udfs.published.pictures import IMAGE, PAD
 
 KIND_NAMES = ("text, not trained", "text, trained", "image", "padding")
 KIND_COLOURS = ("#7fb2e5", "#14508c", "#f2a33a", "#e6e6ea")

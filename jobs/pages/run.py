@@ -6,11 +6,12 @@ import numpy as np
 import yaml
 
 from jobs import pages
-from jobs.pages import drawing, packs
+from jobs.pages import drawing, strips
 from jobs.pages.drawing import KIND_COLOURS, Counted, Part, TokenRow
-from packing_udfs import balance, contract, metrics
-from packing_udfs.drawn import PAD, RESPONSE
+from packing_udfs import contract, metrics
 from packing_udfs.manifest import Manifest
+from packing_udfs.published import straggler
+from packing_udfs.published.pictures import PAD, RESPONSE
 
 TOKENS_PER_SECOND = 10_000
 """Of one GPU in training: a round figure to put your own in place of (`--tokens-per-second`)."""
@@ -24,7 +25,7 @@ def page(
     drawn: Mapping[str, list[dict]],
     tokens_per_second: int = TOKENS_PER_SECOND,
 ) -> str:
-    """The HTML of a run. `drawn`: packs of each split that has any, as `packing_udfs.drawn.draw` gives them."""
+    """The HTML of a run. `drawn`: packs of each split that has any, as `published.pictures.draw` gives them."""
     splits = {split: _split(report, split, manifests[split], drawn.get(split, [])) for split in _in_order(report)}
     return pages.render(
         "run.html.jinja",
@@ -34,7 +35,7 @@ def page(
         saved=_saved(report, tokens_per_second),
         tokens_per_second=tokens_per_second,
         naive_batch=metrics.NAIVE_BATCH,
-        legend=packs.legend(_source_names(report, drawn)),
+        legend=strips.legend(_source_names(report, drawn)),
         reasons=contract.REASONS,
         config_yaml=yaml.safe_dump(report["config"], sort_keys=True, allow_unicode=True),
     )
@@ -83,7 +84,7 @@ def _split(report: dict, split: str, manifest: Manifest, drawn: list[dict]) -> d
         "positions": drawing.png_uri(_positions(sums, part["totals"]["num_label_tokens"], seq_len)),
         "stragglers": _stragglers(manifest),
         "histograms": {k: drawing.png_uri(f) for k, f in _histograms(report, split, manifest.info).items()},
-        "strips": [packs.strip(pack, seq_len, sources) for pack in drawn],
+        "strips": [strips.strip(pack, seq_len, sources) for pack in drawn],
     }
 
 
@@ -124,9 +125,9 @@ def _stragglers(manifest: Manifest) -> dict | None:
     if not sizes:
         return None
     series = {
-        "vision cost": [balance.straggler(manifest.row_groups, size) for size in sizes],
+        "vision cost": [straggler.straggler(manifest.row_groups, size) for size in sizes],
         "attention cost (squared sample lengths)": [
-            balance.straggler(manifest.row_groups, size, cost="attention_cost") for size in sizes
+            straggler.straggler(manifest.row_groups, size, cost="attention_cost") for size in sizes
         ],
     }
     figure = drawing.lines(sizes, series, "ranks, one pack each", "largest of a step / mean")

@@ -23,8 +23,10 @@ import pyarrow.parquet as pq
 from PIL import Image
 
 from jobs.local_hub import LocalHub
-from packing_udfs import balance, contract, knapsack
-from packing_udfs.sticky import Key, Previous, replan
+from packing_udfs import contract, knapsack
+from packing_udfs.published import straggler
+from packing_udfs.shard import row_groups as row_groups_module
+from packing_udfs.shard.keep_packs import Key, Previous, replan
 from tests.bench import finevision, packing
 
 REPO = "user/dedup"
@@ -89,7 +91,7 @@ def _evenness() -> Iterator[dict]:
            "peer": {"from scratch": 1}, "unit": f"packs / packs from scratch, {num['from scratch']}"}  # fmt: skip
     tables = {name: pa.Table.from_pylist(rows, schema=contract.MANIFEST_SCHEMA) for name, rows in manifests.items()}
     for world in (8, 64, 512):
-        found = {name: round(balance.straggler(table, world), 4) for name, table in tables.items()}
+        found = {name: round(straggler.straggler(table, world), 4) for name, table in tables.items()}
         yield {"metric": f"straggler_again_{world}", "input": label, "ours": found.pop("ours"), "peer": found,
                "unit": "mean over steps of max over ranks / mean"}  # fmt: skip
 
@@ -107,7 +109,7 @@ def _groups(sizes: np.ndarray) -> list[list[list[int]]]:
     """Row groups of packs from scratch."""
     bins = _packer(sizes)(list(range(sizes.shape[1])))
     costs = np.asarray([sizes[1, b].sum() for b in bins], np.int64)
-    return [[bins[i] for i in group] for group in balance.row_groups(costs, 32, 0)]
+    return [[bins[i] for i in group] for group in row_groups_module.row_groups(costs, 32, 0)]
 
 
 UNIT = "bytes sent / bytes of the split"
@@ -198,12 +200,13 @@ def _pack(work: dict) -> dict:
     from huggingface_hub import HfApi
 
     from jobs.demo.__main__ import DEMO
-    from jobs.publish import Repository
-    from jobs.results import from_ipc
-    from jobs.reuse import LastVersion
-    from jobs.shards import ShardPlan, ShardWork, run_shard
-    from packing_udfs import processor
-    from packing_udfs.pack import PackSettings
+    from jobs.output.finished_shard import from_ipc
+    from jobs.output.hub_repository import Repository
+    from jobs.shards.last_version import LastVersion
+    from jobs.shards.plan import ShardPlan
+    from jobs.shards.udf import ShardWork, run_shard
+    from packing_udfs.encode import processor
+    from packing_udfs.shard.pack_shard import PackSettings
 
     if not work["cdc"]:
         options = contract.writer_options
@@ -222,7 +225,7 @@ def _pack(work: dict) -> dict:
         seq_len=work.get("seq_len", SEQ_LEN), num_packs_per_row_group=_packs_per_row_group(work["kb"])
     )
     if settings.seq_len != SEQ_LEN:
-        last = None  # as jobs.reuse decides
+        last = None  # as jobs.shards.last_version decides
     shard_work = ShardWork(settings, processor.fetch(str(DEMO / "processor"), "main"), ShardPlan(0, paths, 0, 0.0),
                            repository.upload, last)  # fmt: skip
     rows = []
@@ -247,8 +250,8 @@ def _kind(base: str) -> dict:
 
 def _packs_per_row_group(kb: int) -> int:
     """As many as `jobs.plan` would tell a user of such images."""
-    from jobs.forecast import better_row_groups
-    from packing_udfs.pack import PackSettings
+    from jobs.forecast.forecast import better_row_groups
+    from packing_udfs.shard.pack_shard import PackSettings
 
     usual = PackSettings.num_packs_per_row_group
     of_a_pack = 12.7 * kb * 1000  # samples in SEQ_LEN tokens, an image each

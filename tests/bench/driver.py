@@ -26,17 +26,17 @@ import pyarrow as pa
 
 from jobs.demo.__main__ import DEMO
 from jobs.local_hub import LocalHub
-from jobs.outputs import Run
+from jobs.output.finished_shard import count, empty_row, to_ipc
+from jobs.output.hub_repository import Repository
+from jobs.output.interface import Run
 from jobs.pack import ledger_of
-from jobs.pinned import PinnedSource, SourceFile
-from jobs.plan import plan_shards
-from jobs.publication import Publication
-from jobs.publish import Repository
-from jobs.results import count, empty_row, to_ipc
+from jobs.revision.build import Publication
+from jobs.shards.plan import plan_shards
+from jobs.sources.pinned import PinnedSource, SourceFile
 from packing_udfs import config, contract
+from packing_udfs.encode.processor import fetch
 from packing_udfs.metrics import add, histograms, shard_sums
-from packing_udfs.outcomes import LEDGER_SCHEMA
-from packing_udfs.processor import fetch
+from packing_udfs.shard.outcomes import LEDGER_SCHEMA
 
 ROOT = Path(__file__).parents[2]
 REPO = "bench/driver"

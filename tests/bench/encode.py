@@ -14,8 +14,8 @@ from pathlib import Path
 import pyarrow.parquet as pq
 from transformers import AutoProcessor
 
-from packing_udfs.encode import EncodedSample, Encoder
-from packing_udfs.images import ImageError, read_size
+from packing_udfs.encode.encoder import EncodedSample, Encoder
+from packing_udfs.encode.images import ImageError, read_size
 
 DEMO = Path(__file__).parents[2] / "jobs" / "demo"
 BATCH = 512

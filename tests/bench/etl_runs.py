@@ -27,11 +27,12 @@ import pandas as pd
 import pyarrow.parquet as pq
 from huggingface_hub import HfApi, HfFileSystem
 
-from packing_udfs import config, shard_file
-from packing_udfs.encode import EncodedSample, Encoder
-from packing_udfs.images import read_size
-from packing_udfs.pack import PackSettings, pack_shard
-from packing_udfs.processor import fetch
+from packing_udfs import config
+from packing_udfs.encode.encoder import EncodedSample, Encoder
+from packing_udfs.encode.images import read_size
+from packing_udfs.encode.processor import fetch
+from packing_udfs.parquet import write
+from packing_udfs.shard.pack_shard import PackSettings, pack_shard
 from tests.bench.cpu import cpu_seconds
 
 ROOT = Path(__file__).parents[2]
@@ -43,7 +44,7 @@ SETTINGS = PackSettings(seq_len=SEQ_LEN)
 def job(source: str, out: str, num_shards: int, warm: str, cores: int = 2, spark: dict | None = None) -> dict:
     """Pack `source` into `out`; `warm` is a small source for what is done first. `spark`: further properties."""
     from jobs import pack
-    from jobs.session import LOCAL_CONF, get_session, read_properties
+    from jobs.shards.session import LOCAL_CONF, get_session, read_properties
 
     properties = read_properties(LOCAL_CONF) | {"spark.master": f"local[{cores},4]"} | (spark or {})
     with tempfile.NamedTemporaryFile("w", suffix=".conf") as file:
@@ -68,14 +69,15 @@ def job(source: str, out: str, num_shards: int, warm: str, cores: int = 2, spark
 
 def _exchanges(parsed: config.Config, session) -> int:
     """Exchanges in the physical plan of the job."""
-    from jobs import pack, publish
-    from jobs.plan import plan_shards
-    from jobs.shards import ShardWork, pack_shards
-    from jobs.sources import pin, read
+    from jobs.output import hub_repository
+    from jobs.shards import settings
+    from jobs.shards.plan import plan_shards
+    from jobs.shards.udf import ShardWork, pack_shards
+    from jobs.sources.pin import pin, read
 
     sources = [pin(source, "sources.0") for source in parsed.sources]
     work = ShardWork(
-        pack.settings(parsed), fetch(str(PROCESSOR)), plan_shards(parsed, sources, publish.Head(None)), print
+        settings.settings(parsed), fetch(str(PROCESSOR)), plan_shards(parsed, sources, hub_repository.Head(None)), print
     )
     shards = pack_shards(read(session, sources[0]), work, print)
     return shards._jdf.queryExecution().executedPlan().toString().count("Exchange")
@@ -118,7 +120,7 @@ def _half(part: tuple) -> dict:
         name = f"data/train/{half}-{len(operations):05d}.parquet"
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder, "shard.parquet")
-            shard_file.write_shard(str(path), name, packed.row_groups())
+            write.write_shard(str(path), name, packed.row_groups())
             operations.append(_upload(out, name, path))
         sums.append(packed.sums)
 
@@ -147,7 +149,7 @@ def _metadata(fs: HfFileSystem, file: str):
 
 
 def _upload(out: str, name: str, path: Path):
-    from jobs.publish import Repository
+    from jobs.output.hub_repository import Repository
 
     return Repository(out, 60).upload(name, path)
 

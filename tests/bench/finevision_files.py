@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow.parquet as pq
 from transformers import AutoProcessor
 
-from packing_udfs.encode import EncodedSample, Encoder
-from packing_udfs.images import ImageError, read_size
+from packing_udfs.encode.encoder import EncodedSample, Encoder
+from packing_udfs.encode.images import ImageError, read_size
 from tests.bench.finevision import Samples
 
 DEMO = Path("jobs/demo")

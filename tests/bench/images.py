@@ -21,7 +21,7 @@ import numpy as np
 import PIL
 from PIL import Image
 
-from packing_udfs.images import ImageError, decode, prepare, read_size
+from packing_udfs.encode.images import ImageError, decode, prepare, read_size
 
 ROOT = Path(__file__).parents[2]
 CACHE = ROOT / "build" / "bench"

@@ -11,11 +11,13 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pyarrow as pa
 
-from packing_udfs import balance, contract, knapsack
-from packing_udfs.assemble import Unit, assemble
-from packing_udfs.encode import EncodedSample
+from packing_udfs import contract, knapsack
+from packing_udfs.encode.encoder import EncodedSample
 from packing_udfs.knapsack import Budgets
 from packing_udfs.order import manifest_order
+from packing_udfs.published import straggler
+from packing_udfs.shard import row_groups
+from packing_udfs.shard.assemble import Unit, assemble
 from tests.bench import column_generation, finevision, finevision_files, peers
 from tests.bench.finevision import Samples
 
@@ -163,9 +165,9 @@ def _stragglers(label: str, samples: Samples) -> Iterator[dict]:
         yield {
             "metric": f"straggler_{world}",
             "input": label,
-            "ours": round(balance.straggler(manifest, world), 4),
+            "ours": round(straggler.straggler(manifest, world), 4),
             "peer": {
-                "random order": round(balance.straggler(manifest, world, balance=False), 4),
+                "random order": round(straggler.straggler(manifest, world, balance=False), 4),
                 "nanovlm": round(_straggler(theirs, world), 4),
             },
             "unit": "mean over steps of max over ranks / mean",
@@ -174,8 +176,8 @@ def _stragglers(label: str, samples: Samples) -> Iterator[dict]:
         yield {
             "metric": "step_cv",
             "input": f"{label}, {lanes} packs a step",
-            "ours": round(balance.step_cv(manifest, lanes), 4),
-            "peer": {"random order": round(balance.step_cv(manifest, lanes, balance=False), 4)},
+            "ours": round(straggler.step_cv(manifest, lanes), 4),
+            "peer": {"random order": round(straggler.step_cv(manifest, lanes, balance=False), 4)},
             "unit": "standard deviation / mean of step means",
         }
     yield {
@@ -199,7 +201,7 @@ def _written(shards: list[Samples], packed: list[list]) -> tuple[pa.Table, np.nd
     num_sources = 1 + max(int(shard.sources.max()) for shard in shards)
     for number, (shard, bins) in enumerate(zip(shards, packed, strict=True)):
         costs = np.array([shard.vision_costs[members].sum() for members in bins])
-        for index, group in enumerate(balance.row_groups(costs, 32, 0)):
+        for index, group in enumerate(row_groups.row_groups(costs, 32, 0)):
             rows.append({"file": f"data/{number:05d}.parquet", "row_group": index,
                          "num_rows": len(group), "vision_cost": costs[group].tolist()})  # fmt: skip
             mixes += [np.bincount(shard.sources[bins[pack]], minlength=num_sources) for pack in group]

@@ -17,7 +17,7 @@ from PIL import Image
 
 from jobs.local_hub import LocalHub
 from packing_udfs import contract, manifest
-from packing_udfs.shard_file import write_shard
+from packing_udfs.parquet.write import write_shard
 
 SEQ_LEN = 4096
 LENGTHS = [1000, 1500, 1400]

@@ -15,11 +15,11 @@ import numpy as np
 import pyarrow.parquet as pq
 from transformers import AutoProcessor
 
-from packing_udfs.encode import Encoder
-from packing_udfs.images import ImageError, read_size
-from packing_udfs.pack import PackSettings, pack_shard
+from packing_udfs.encode.encoder import Encoder
+from packing_udfs.encode.images import ImageError, read_size
+from packing_udfs.parquet.write import write_shard
 from packing_udfs.reader import PackedDataset
-from packing_udfs.shard_file import write_shard
+from packing_udfs.shard.pack_shard import PackSettings, pack_shard
 from tests.bench import peers, reader_files
 from tests.unit.demo_samples import DEMO, as_spark_gives, demo_rows
 

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from packing_udfs import families
 from packing_udfs.contract import IGNORE_INDEX
-from packing_udfs.encode import Encoder
+from packing_udfs.encode import families
+from packing_udfs.encode.encoder import Encoder
 
 sys.path.insert(0, str(Path(__file__).parents[2]))  # `tests` is no installed package
 from tests.models import processors

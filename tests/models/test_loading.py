@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from packing_udfs.encode import Encoder
-from packing_udfs.processor import ProcessorError, fetch
+from packing_udfs.encode.encoder import Encoder
+from packing_udfs.encode.processor import ProcessorError, fetch
 
 sys.path.insert(0, str(Path(__file__).parents[2]))  # `tests` is no installed package
 from tests.models import processors

@@ -12,8 +12,8 @@ import transformers
 from PIL import Image
 
 from packing_udfs.collate import block_mask, collate
-from packing_udfs.encode import EncodedSample, Encoder
-from packing_udfs.positions import rule_of, stacked
+from packing_udfs.encode.encoder import EncodedSample, Encoder
+from packing_udfs.stream.mrope import rule_of, stacked
 
 sys.path.insert(0, str(Path(__file__).parents[2]))  # `tests` is no installed package
 from tests.models import processors

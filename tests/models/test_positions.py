@@ -9,8 +9,8 @@ import pytest
 import torch
 import transformers
 
-from packing_udfs.encode import Encoder
-from packing_udfs.positions import mrope, rule_of, stacked
+from packing_udfs.encode.encoder import Encoder
+from packing_udfs.stream.mrope import mrope, rule_of, stacked
 
 sys.path.insert(0, str(Path(__file__).parents[2]))  # `tests` is no installed package
 from tests.models import processors

@@ -13,8 +13,8 @@ from PIL import Image
 
 from jobs.local_hub import LocalHub
 from packing_udfs import contract, manifest
+from packing_udfs.parquet.write import write_shard
 from packing_udfs.reader import PackedDataset
-from packing_udfs.shard_file import write_shard
 
 SEQ_LEN = 32
 IMAGE_ID = 1000  # the placeholder; all other ids are below

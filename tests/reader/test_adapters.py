@@ -18,8 +18,8 @@ from packing_udfs.adapters import (
     with_image_bytes,
 )
 from packing_udfs.collate import Blank, block_mask, collate
-from packing_udfs.positions import MRope
 from packing_udfs.reader import PackedDataset
+from packing_udfs.stream.mrope import MRope
 from tests.reader.conftest import jpeg
 from tests.reader.test_collate import pack
 
@@ -30,7 +30,7 @@ def sources(*names: str, **options) -> dict:
 
 @pytest.fixture(scope="module")
 def processor():
-    from packing_udfs import processor
+    from packing_udfs.encode import processor
 
     return processor.fetch(str(Path(__file__).parents[2] / "jobs/demo/processor")).load()
 

@@ -8,9 +8,9 @@ from collections import Counter
 import pytest
 from huggingface_hub import HfApi
 
-from packing_udfs import connections
-from packing_udfs.fetch import FetchError, Stop
-from packing_udfs.hub_source import HubSource, open_source
+from packing_udfs.storage import http as http_module
+from packing_udfs.storage.byte_source import FetchError, Stop
+from packing_udfs.storage.hub import HubSource, open_source
 from tests.reader.conftest import open_packed, packs_of
 
 pytestmark = pytest.mark.usefixtures("fresh_hub")
@@ -63,8 +63,8 @@ def test_an_address_that_expires_in_the_middle_of_an_epoch_costs_a_request(cdn):
 
 def test_a_range_is_cut_into_requests_of_range_size_and_taken_in_blocks(hub, hub_dataset, monkeypatch):
     blocks = []
-    receive = connections.receive
-    monkeypatch.setattr(connections, "receive", lambda *args: blocks.append(receive(*args)) or blocks[-1])
+    receive = http_module.receive
+    monkeypatch.setattr(http_module, "receive", lambda *args: blocks.append(receive(*args)) or blocks[-1])
     source = open_source("owner/packed", retry_seconds=5, range_size=70_000, block_size=1000)
     source.read_file("manifest/train.json")
     hub.requests.clear()
@@ -103,8 +103,8 @@ def canned(monkeypatch, status: int, body: bytes, **headers: str) -> None:
         def close_there(self):
             """Nothing to close before `connect`."""
 
-    connections.close_idle()
-    monkeypatch.setattr(connections, "_connect", lambda parts, proxy: Canned(parts.netloc))
+    http_module.close_idle()
+    monkeypatch.setattr(http_module, "_connect", lambda parts, proxy: Canned(parts.netloc))
 
 
 def test_a_wrong_range_is_refused(monkeypatch):

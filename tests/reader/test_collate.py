@@ -123,7 +123,7 @@ def test_an_image_that_does_not_decode_is_named():
 
 @pytest.fixture(scope="module")
 def processor():
-    from packing_udfs import processor
+    from packing_udfs.encode import processor
 
     return processor.fetch(str(PROCESSOR)).load()
 

@@ -9,14 +9,14 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from packing_udfs import connections
-from packing_udfs.connections import close_idle, get, receive
-from packing_udfs.fetch import Stop
-from packing_udfs.row_groups import _Threads
+from packing_udfs.storage import http
+from packing_udfs.storage.byte_source import Stop
+from packing_udfs.storage.http import close_idle, get, receive
+from packing_udfs.stream.prefetch import _Threads
 
 
 def idle() -> list:
-    return [connection for kept in connections._idle.values() for _, connection in kept]
+    return [connection for kept in http._idle.values() for _, connection in kept]
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def test_a_connection_that_was_idle_for_long_is_not(url, monkeypatch):
     with get(url, {"Range": "bytes=0-9"}) as answer:
         answer.read()
     (first,) = idle()
-    monkeypatch.setattr(connections, "_KEPT", -1.0)
+    monkeypatch.setattr(http, "_KEPT", -1.0)
     with get(url, {"Range": "bytes=0-9"}) as answer:
         assert len(answer.read()) == 10
     assert idle() != [first]
@@ -97,9 +97,9 @@ def test_closing_a_reader_breaks_what_its_threads_wait_for(sent, connection):
     if b"body" in sent:
         assert (done.result(), bytes(view)) == (4, b"body\0\0\0\0\0")
     else:
-        assert isinstance(done.exception(), connections.FAULTS)
+        assert isinstance(done.exception(), http.FAULTS)
         assert not isinstance(done.exception(), TimeoutError)
-    assert connections._in_use == {}
+    assert http._in_use == {}
 
 
 @pytest.fixture
@@ -129,13 +129,13 @@ def serve():
     [b"HTTP/1.1 206 Par", b"HTTP/1.1 302 Found\r\nLocation: https://stor", b"HTTP/1.1 200 OK\r\nX: 1\r\n", b"ready\n"],
 )
 def test_an_answer_that_ends_among_its_headers_is_a_fault_that_may_pass(serve, sent):
-    with pytest.raises(connections.FAULTS), get(serve(sent), {}):
+    with pytest.raises(http.FAULTS), get(serve(sent), {}):
         pass
 
 
 def test_a_connection_that_was_broken_is_not_used_again(serve):
     with get(serve(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nbody"), {}) as answer:
-        connections.interrupt([current_thread()])
+        http.interrupt([current_thread()])
         assert answer.read() == b"body", "which had come"
     assert idle() == []
 
@@ -150,10 +150,10 @@ def test_connections_are_broken_in_the_midst_of_breaking_others():
     """As where a signal's handler closes one more reader, or where the garbage of one is collected."""
 
     def threads() -> Iterator[Thread]:
-        connections.interrupt([])
+        http.interrupt([])
         yield Thread()
 
-    thread = Thread(target=connections.interrupt, args=(threads(),), daemon=True)
+    thread = Thread(target=http.interrupt, args=(threads(),), daemon=True)
     thread.start()
     thread.join(20)
     assert not thread.is_alive()
@@ -162,14 +162,14 @@ def test_connections_are_broken_in_the_midst_of_breaking_others():
 def test_only_the_connections_of_given_threads_are_broken(hub, url):
     hub.inject(route="resolve", drip=(5_000, 0.01))
     with get(url, {"Range": "bytes=0-99999"}) as answer:
-        connections.interrupt([Thread()])
+        http.interrupt([Thread()])
         assert len(answer.read()) == 100_000
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
 def test_a_forked_process_has_connections_of_its_own(url):
     def read() -> None:
-        assert connections._in_use == connections._idle == {}
+        assert http._in_use == http._idle == {}
         with get(url, {"Range": "bytes=0-9"}) as answer:
             assert len(answer.read()) == 10
 
@@ -195,7 +195,7 @@ def proxies(monkeypatch):
 def route(url: str) -> tuple:
     """(host, port) that is connected to and the host behind it that a tunnel leads to."""
     parts = urlsplit(url)
-    connection = connections._connect(parts, connections._proxy(parts))
+    connection = http._connect(parts, http._proxy(parts))
     return connection.host, connection.port, connection._tunnel_host
 
 
@@ -203,7 +203,7 @@ def test_a_tunnel_leads_through_the_proxy_of_the_environment(proxies):
     proxies("https_proxy", "http://user:p%40ss@proxy.example:3128")
     proxies("no_proxy", "inside.example,10.0.0.0/8,::1")
     parts = urlsplit("https://huggingface.co/datasets")
-    through = connections._connect(parts, connections._proxy(parts))
+    through = http._connect(parts, http._proxy(parts))
     assert (through.host, through.port) == ("proxy.example", 3128)
     assert (through._tunnel_host, through._tunnel_port) == ("huggingface.co", 443)
     assert through._tunnel_headers == {"Proxy-Authorization": "Basic dXNlcjpwQHNz"}  # user:p@ss
@@ -219,7 +219,7 @@ def test_a_tunnel_leads_through_the_proxy_of_the_environment(proxies):
 @pytest.mark.parametrize("proxy", ["socks5://proxy:1080", "https://proxy:3128", "http://proxy:abc", "http://:80"])
 def test_a_proxy_that_cannot_be_used_is_said(proxies, proxy):
     proxies("https_proxy", proxy)
-    with pytest.raises(connections.AddressError, match="HTTPS_PROXY or ALL_PROXY: must be http://host:port"):
+    with pytest.raises(http.AddressError, match="HTTPS_PROXY or ALL_PROXY: must be http://host:port"):
         route("https://huggingface.co/")
 
 
@@ -248,6 +248,6 @@ def test_a_proxy_for_http_is_told_the_whole_address(proxies):
 
 def test_certificates_that_are_not_there_are_said(monkeypatch, tmp_path):
     monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "nowhere.pem"))
-    connections._tls.cache_clear()
-    with pytest.raises(connections.AddressError, match=r"certificates cannot be read: .*nowhere\.pem"):
-        connections._tls()
+    http._tls.cache_clear()
+    with pytest.raises(http.AddressError, match=r"certificates cannot be read: .*nowhere\.pem"):
+        http._tls()

@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
-from packing_udfs import position
 from packing_udfs.reader import PackedDataset
+from packing_udfs.stream import resume
 from tests.reader.conftest import packs_of, write_dataset
 
 pytestmark = [
@@ -116,7 +116,7 @@ def test_spawned_workers_read_the_same(packed):
 
 def test_idle_workers_say_so(packed, caplog, monkeypatch):
     worker = type("Worker", (), {"id": 0, "num_workers": 3, "seed": 1})
-    monkeypatch.setattr("packing_udfs.position.get_worker_info", lambda: worker)
+    monkeypatch.setattr("packing_udfs.stream.resume.get_worker_info", lambda: worker)
     iter(open_packed(packed, 0, 2, 1))
     assert "1 of 3 DataLoader workers are idle: a step has 4 micro-batches" in caplog.text
 
@@ -229,7 +229,7 @@ def test_workers_that_are_given_positions_side_by_side_each_keep_their_own(packe
     batches = list(open_packed(packed))
 
     def as_worker(i: int, call):
-        monkeypatch.setattr(position, "get_worker_info", lambda: workers[i])
+        monkeypatch.setattr(resume, "get_worker_info", lambda: workers[i])
         return call()
 
     for i, dataset in enumerate(datasets):

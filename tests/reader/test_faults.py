@@ -10,9 +10,9 @@ import torch
 from torch.utils.data import DataLoader
 
 from jobs.local_hub.routing import Call
-from packing_udfs.fetch import Stop
-from packing_udfs.hub_source import open_source
 from packing_udfs.reader import PackedDataset
+from packing_udfs.storage.byte_source import Stop
+from packing_udfs.storage.hub import open_source
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:This DataLoader will create"),

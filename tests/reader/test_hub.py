@@ -11,10 +11,10 @@ import pytest
 from huggingface_hub import HfApi, constants
 from torch.utils.data import DataLoader
 
-from packing_udfs import fetch
-from packing_udfs.fetch import FetchError, Stop
-from packing_udfs.hub_source import open_source
 from packing_udfs.manifest import load
+from packing_udfs.storage import byte_source
+from packing_udfs.storage.byte_source import FetchError, Stop
+from packing_udfs.storage.hub import open_source
 from tests.reader.conftest import open_packed, packs_of, ranges, upload
 
 pytestmark = pytest.mark.usefixtures("fresh_hub")
@@ -205,7 +205,7 @@ def test_what_breaks_behind_a_reader_that_was_left_is_no_fault(tmp_path):
         stop.set()
         raise ConnectionResetError
 
-    with pytest.raises(fetch.AbandonedError):
+    with pytest.raises(byte_source.AbandonedError):
         open_source(str(tmp_path), retry_seconds=0)._retried("a file", attempt, stop)
 
 
@@ -257,14 +257,14 @@ def test_a_process_exits_while_a_thread_waits_for_the_hub(hub, tmp_path):
 
 def test_patience_counts_from_the_last_byte(monkeypatch, tmp_path):
     now = [0.0]
-    monkeypatch.setattr(fetch.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(byte_source.time, "monotonic", lambda: now[0])
     monkeypatch.setattr(Stop, "wait", lambda self, seconds: now.__setitem__(0, now[0] + seconds))
     bytes_come = iter([True] * 5 + [False] * 9)  # 20 s of waiting, but bytes come in between
 
     def attempt(progress):
         if next(bytes_come):
             progress()
-        raise fetch.PassingError("503", wait=4)
+        raise byte_source.PassingError("503", wait=4)
 
     source = open_source(str(tmp_path), retry_seconds=10)
     with pytest.raises(FetchError, match=r"a file: gave up after 3 attempts in 8 s without a byte .* 503"):

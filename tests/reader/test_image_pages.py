@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from packing_udfs import contract
-from packing_udfs.image_pages import find_images
-from packing_udfs.row_groups import read_row_group
+from packing_udfs.parquet.image_pages import find_images
+from packing_udfs.parquet.read import read_row_group
 
 LISTS = st.lists(st.lists(st.binary(max_size=300), max_size=4), min_size=1, max_size=20)
 

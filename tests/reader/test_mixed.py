@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
 from packing_udfs.mixed import MixedDataset
-from packing_udfs.position import StateError
 from packing_udfs.reader import PackedDataset
+from packing_udfs.stream.resume import StateError
 from tests.reader.conftest import packs_of, write_dataset
 
 pytestmark = [

@@ -5,11 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from packing_udfs import manifest, processor
+from packing_udfs import manifest
 from packing_udfs.contract import MANIFEST_JSON, MANIFEST_PARQUET
-from packing_udfs.encode import Encoder
-from packing_udfs.pack import PackSettings, pack_shard
-from packing_udfs.shard_file import write_shard
+from packing_udfs.encode import processor
+from packing_udfs.encode.encoder import Encoder
+from packing_udfs.parquet.write import write_shard
+from packing_udfs.shard.pack_shard import PackSettings, pack_shard
 from tests.reader.conftest import upload
 from tests.unit.demo_samples import DEMO, as_spark_gives, demo_rows
 

@@ -13,12 +13,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from packing_udfs import contract, manifest, row_groups
-from packing_udfs.fetch import Stop
-from packing_udfs.hub_source import open_source
-from packing_udfs.mapped import map_range
+from packing_udfs import contract, manifest
+from packing_udfs.parquet import read
+from packing_udfs.parquet.read import Packs, parse_footer, read_row_group
+from packing_udfs.parquet.write import PARQUET_TAIL
 from packing_udfs.reader import PackedDataset
-from packing_udfs.row_groups import PARQUET_TAIL, Packs, parse_footer, read_row_group
+from packing_udfs.storage.byte_source import Stop
+from packing_udfs.storage.hub import open_source
+from packing_udfs.storage.mapped import map_range
+from packing_udfs.stream import prefetch as prefetch_module
 from tests.reader.conftest import SEQ_LEN, open_packed, packs_of, write_dataset
 
 
@@ -153,7 +156,7 @@ def test_files_of_another_contract_are_refused(schema, message):
     pq.write_table(schema.empty_table(), buffer)
     tail = buffer.getvalue()[4:]
     with pytest.raises(contract.ContractError, match=message):
-        row_groups.parse_footer("f", tail)
+        read.parse_footer("f", tail)
 
 
 @pytest.mark.parametrize(
@@ -170,7 +173,7 @@ def test_at_most_lanes_and_prefetch_row_groups_are_in_memory(tmp_path, monkeypat
             live.add(self)
             peak.append(len(live))
 
-    monkeypatch.setattr(row_groups, "Packs", Counted)
+    monkeypatch.setattr(read, "Packs", Counted)
     folder = write_dataset(tmp_path, [[4] * (5 * lanes)])
     dataset = PackedDataset(f"{scheme}{folder}", global_batch_size=lanes, prefetch=prefetch, decode=None)
     batches = iter(dataset)
@@ -191,7 +194,7 @@ def test_seq_len_is_the_manifests(packed):
 def test_a_thread_whose_end_nobody_waited_for_has_not_ended():
     """A second Ctrl-C while the reader is closed: the interpreter must still wait for what its threads are doing."""
     go_on = threading.Event()
-    threads = row_groups._Threads(1, "fetch", Stop())
+    threads = prefetch_module._Threads(1, "fetch", Stop())
     done = threads.submit(go_on.wait)
     before = signal.signal(signal.SIGALRM, signal.default_int_handler)
     try:
@@ -211,7 +214,7 @@ def test_a_thread_whose_end_nobody_waited_for_has_not_ended():
 
 def test_a_thread_does_not_wait_for_itself():
     """The garbage of a reader is collected in whatever thread there is, also in one of its own."""
-    threads = row_groups._Threads(2, "fetch", Stop())
+    threads = prefetch_module._Threads(2, "fetch", Stop())
     assert threads.submit(threads.join).result(20) is None
     threads.join()
     assert not any(thread.is_alive() for thread in threads._threads)
@@ -219,7 +222,7 @@ def test_a_thread_does_not_wait_for_itself():
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
 def test_a_forked_process_does_not_wait_for_threads_of_its_parent():
-    threads = row_groups._Threads(1, "fetch", Stop())
+    threads = prefetch_module._Threads(1, "fetch", Stop())
     child = multiprocessing.get_context("fork").Process(target=threads.join)
     child.start()
     child.join(20)

@@ -12,9 +12,9 @@ import pytest
 from torch.utils.data import DataLoader
 
 from packing_udfs import contract
-from packing_udfs.position import State
-from packing_udfs.processor import ProcessorError
+from packing_udfs.encode.processor import ProcessorError
 from packing_udfs.reader import PackedDataset, StateError
+from packing_udfs.stream.resume import State
 from tests.reader.conftest import packs_of, rewrite_info
 
 PROCESSOR = str(Path(__file__).parents[2] / "jobs/demo/processor")
@@ -140,7 +140,7 @@ def test_a_manifest_of_another_contract_is_refused(packed, tmp_path):
 @pytest.fixture(scope="module")
 def with_processor(packed, tmp_path_factory):
     """The dataset as if the demo's processor had packed it."""
-    from packing_udfs import processor
+    from packing_udfs.encode import processor
 
     folder = shutil.copytree(packed, tmp_path_factory.mktemp("with_processor"), dirs_exist_ok=True)
     fingerprint = processor.fetch(PROCESSOR).fingerprint

@@ -8,8 +8,8 @@ import transformers
 from torch.utils.data import DataLoader
 
 from packing_udfs.adapters import for_sdpa, trainer_callback
-from packing_udfs.position import StateError
 from packing_udfs.reader import PackedDataset
+from packing_udfs.stream.resume import StateError
 from tests.reader.conftest import IMAGE_ID, packs_of, rewrite_info, write_dataset
 
 accelerate = pytest.importorskip("accelerate")

@@ -8,11 +8,11 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 from torch.utils.data import DataLoader
 
-from packing_udfs import footers
 from packing_udfs.contract import ContractError
-from packing_udfs.fetch import FetchError, Stop
-from packing_udfs.footers import MissingManifestWarning
-from packing_udfs.hub_source import open_source
+from packing_udfs.parquet import without_manifest
+from packing_udfs.parquet.without_manifest import MissingManifestWarning
+from packing_udfs.storage.byte_source import FetchError, Stop
+from packing_udfs.storage.hub import open_source
 from tests.reader.conftest import open_packed, packs_of, ranges, upload
 
 pytestmark = pytest.mark.usefixtures("fresh_hub")
@@ -79,7 +79,7 @@ def test_a_local_file_that_is_too_short_is_said_at_once(packed, tmp_path):
 def test_a_repository_without_a_manifest_is_read_from_its_footers(
     hub, packed, tmp_path, monkeypatch, guess, num_requests
 ):
-    monkeypatch.setattr(footers, "_GUESS", guess)
+    monkeypatch.setattr(without_manifest, "_GUESS", guess)
     bare = shutil.copytree(packed, tmp_path / "bare")
     shutil.rmtree(bare / "manifest")
     repo = f"owner/bare{guess}"

@@ -7,7 +7,7 @@ from huggingface_hub import HfApi
 
 from jobs import pack
 from jobs.demo.__main__ import DEMO, SOURCE, upload_source
-from jobs.session import get_session
+from jobs.shards.session import get_session
 from packing_udfs import config, config_file
 
 HERE = Path(__file__).parent

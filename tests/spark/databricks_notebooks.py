@@ -17,7 +17,7 @@ from tests.spark.notebooks import ROOT
 from tests.spark.notebooks import execute as run
 
 PRELUDE = """
-from jobs.session import get_session
+from jobs.shards.session import get_session
 from tests.spark.databricks_notebooks import Dbutils
 dbutils, spark = Dbutils({values!r}), get_session()
 """
@@ -57,7 +57,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder, LocalHub(Path(folder, "hub")) as hub:
         os.environ |= hub.environment()  # before huggingface_hub is imported
         from jobs.demo.__main__ import upload_source
-        from jobs.session import get_session
+        from jobs.shards.session import get_session
 
         spark = get_session()
         upload_source(spark)

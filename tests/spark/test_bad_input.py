@@ -49,7 +49,7 @@ def test_row_group_of_no_pack(run_main):
 
 
 def test_no_token(run_main, monkeypatch):
-    monkeypatch.setattr("jobs.publish.get_token", lambda: None)
+    monkeypatch.setattr("jobs.output.hub_repository.get_token", lambda: None)
     assert "needs a token; set HF_TOKEN" in run_main()
 
 
@@ -121,7 +121,7 @@ def test_a_token_that_may_not_write(run_main, session_hub):
 
 
 def test_unreachable_hub(run_main, monkeypatch):
-    monkeypatch.setattr("jobs.publish.HfApi", lambda: HfApi(endpoint="http://127.0.0.1:9"))
+    monkeypatch.setattr("jobs.output.hub_repository.HfApi", lambda: HfApi(endpoint="http://127.0.0.1:9"))
     assert "cannot be reached" in run_main("output.retry_seconds=0")
 
 

@@ -5,10 +5,11 @@ import json
 import pyarrow as pa
 import pytest
 
-from jobs import compare, sampling
+from jobs import compare
 from jobs.demo.__main__ import DEMO
-from jobs.sampling import read_sample
-from jobs.sources import pin, read
+from jobs.sources import sample
+from jobs.sources.pin import pin, read
+from jobs.sources.sample import read_sample
 from packing_udfs import config, config_file
 from packing_udfs.contract import SAMPLE_SCHEMA
 
@@ -52,7 +53,7 @@ def test_some_rows_are_some_of_the_jobs_rows(spark, pinned, of_job):
 
 
 def test_the_seed_draws_files(spark, pinned, monkeypatch):
-    monkeypatch.setattr(sampling, "NUM_SLICES", 1)
+    monkeypatch.setattr(sample, "NUM_SLICES", 1)
     files = [
         {file for _, file, _ in rows_of(read_sample(spark, pinned[:1], 5, seed).frame)} for seed in (1, 1, 2, 3, 4, 5)
     ]
@@ -62,7 +63,7 @@ def test_the_seed_draws_files(spark, pinned, monkeypatch):
 
 
 def test_bytes_are_bounded(spark, pinned, monkeypatch, of_job):
-    monkeypatch.setattr(sampling, "MAX_BYTES", 500_000)
+    monkeypatch.setattr(sample, "MAX_BYTES", 500_000)
     sampled = read_sample(spark, pinned, 2000, seed=0)
     assert 0 < sum(sampled.num_rows_read) < 229
     assert len(sampled.frame) == sum(sampled.num_rows_read)

@@ -5,7 +5,7 @@ import re
 import pytest
 from pyspark.errors import IllegalArgumentException
 
-from jobs.session import ROOT, read_properties
+from jobs.shards.session import ROOT, read_properties
 
 FILES = sorted((ROOT / "conf" / "spark").glob("*.conf"))
 REGISTRIES = (  # objects that register their entries when they are loaded

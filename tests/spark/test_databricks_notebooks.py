@@ -6,8 +6,8 @@ import re
 import nbformat
 import pytest
 
-from jobs.folder import Folder
-from jobs.session import ROOT
+from jobs.output.folder import Folder
+from jobs.shards.session import ROOT
 from tests.spark import notebooks
 from tests.spark.conftest import demo_tree
 from tests.spark.databricks_notebooks import execute

@@ -9,15 +9,16 @@ from pathlib import Path
 import pytest
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from jobs import pack, publish
-from jobs.partitioning import partition_keys, spark_hash
-from jobs.plan import plan_shards
-from jobs.progress import collect
-from jobs.results import from_ipc
-from jobs.shards import ShardWork, assign, pack_shards, run_shard
-from jobs.sources import pin, read
+from jobs.output import hub_repository
+from jobs.output.finished_shard import from_ipc
+from jobs.shards import settings
+from jobs.shards.collect import collect
+from jobs.shards.partition_keys import partition_keys, spark_hash
+from jobs.shards.plan import plan_shards
+from jobs.shards.udf import ShardWork, assign, pack_shards, run_shard
+from jobs.sources.pin import pin, read
 from packing_udfs import config, contract
-from packing_udfs.processor import fetch
+from packing_udfs.encode.processor import fetch
 from tests.spark.conftest import HERE, demo_tree, files_of
 
 
@@ -31,8 +32,8 @@ def shard_work(source):
     """The demo's samples and work, with digests of files in place of uploads."""
     parsed = config.parse(demo_tree("user/packed"))
     pinned = [pin(s, f"sources.{i}") for i, s in enumerate(parsed.sources)]
-    plan = plan_shards(parsed, pinned, publish.Head(None))
-    return pinned, ShardWork(pack.settings(parsed), fetch(parsed.processor.path), plan, keep_digest)
+    plan = plan_shards(parsed, pinned, hub_repository.Head(None))
+    return pinned, ShardWork(settings.settings(parsed), fetch(parsed.processor.path), plan, keep_digest)
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ import sys
 import pytest
 import yaml
 
-from jobs.session import ROOT
+from jobs.shards.session import ROOT
 
 DOCUMENTS = ("README.md", "CONTRIBUTING.md", "conf/databricks/README.md", "jobs/demo/README.md")
 PROGRAMS = (
@@ -31,6 +31,8 @@ PROGRAMS = (
 
 # Command → the test that runs it. Behind # is what it leaves out.
 HERE = "tests/spark/test_documents.py"
+FORECAST = "tests/unit/forecast/test_forecast.py"
+PUBLISHED = "tests/unit/published"
 CLUSTER = "tests/spark/cluster/test_faults.py"
 SUBMIT = "tests/spark/test_submit.py"
 RUN_BY = {
@@ -38,13 +40,13 @@ RUN_BY = {
     r"\.venv/bin/python -m jobs\.pack --config .*": "tests/spark/test_readme.py::test_the_override_example_runs",
     r"\.venv/bin/pytest tests/\S+ -k \w+": f"{HERE}::test_the_single_test_runs",
     r"\.venv/bin/python -m jobs\.compare --config my_job\.yaml": "tests/spark/test_compare.py::test_command_line",
-    r"\.venv/bin/python -m jobs\.plan --config my_job\.yaml .*": "tests/unit/test_forecast.py::test_command_line",
-    r".*python -m jobs\.takedown .*": "tests/unit/test_takedown.py::test_two_samples_go_and_nothing_else_changes",
+    r"\.venv/bin/python -m jobs\.plan --config my_job\.yaml .*": f"{FORECAST}::test_command_line",
+    r".*python -m jobs\.takedown .*": f"{PUBLISHED}/test_take_out.py::test_two_samples_go_and_nothing_else_changes",
     r"\.venv/bin/python -m jobs\.report user/packed": "tests/spark/test_job.py",
     r"\.venv/bin/python -m jobs\.validate user/packed": "tests/spark/test_job.py",
-    r"\.venv/bin/python -m jobs\.inspect user/packed .*": "tests/unit/test_inspect.py::test_command_line_and_page",
+    r"\.venv/bin/python -m jobs\.inspect user/packed .*": f"{PUBLISHED}/test_one_pack.py::test_command_line_and_page",
     r"packing-udfs pack": "tests/spark/test_wheel.py::test_the_wheels_entry_point_packs",
-    r"python -m tests\.demo\.build": "tests/unit/test_demo_data.py::test_rebuild_gives_the_same_bytes",
+    r"python -m tests\.demo\.build": "tests/unit/demo/test_data.py::test_rebuild_gives_the_same_bytes",
     r"export HF_TOKEN=…": "tests/spark/test_messages.py::test_no_token",
     r"pip install '\.\[reader\]'": "tests/unit/test_boundary.py",  # of a wheel: tests/spark/test_wheel.py
     r"cd conf/databricks": f"{HERE}::test_databricks_commands_name_what_the_bundle_has",

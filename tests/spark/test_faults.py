@@ -3,7 +3,8 @@
 import pytest
 from huggingface_hub import CommitOperationAdd, CommitOperationDelete
 
-from jobs import pack, publish
+from jobs import pack
+from jobs.output import hub_repository
 from packing_udfs import config
 from tests.spark.conftest import demo_tree, files_of
 from tests.spark.made_sources import upload, vqa_row_file
@@ -59,7 +60,7 @@ def test_a_lost_part_of_a_pull_request_is_recognised(run_demo, packed, api, faul
 def test_a_refused_part_of_a_pull_request_fails_the_run(run_demo, packed, api, faults, status):
     faults(route="commit", status=503, times=1)
     faults(route="commit", status=status, times=1)
-    with pytest.raises(publish.PublishError):
+    with pytest.raises(hub_repository.PublishError):
         run_demo("user/packed", shards={"seed": 9}, output={"repo": "user/packed", "max_operations_per_commit": 2})
     assert api.dataset_info("user/packed").sha == packed["commit"]
 
@@ -75,7 +76,9 @@ def test_a_busy_moment_anywhere_is_waited_for(run_demo, api, faults, route):
 
 def test_a_full_hub_fails_the_run_and_changes_nothing(run_demo, packed, api, faults):
     full = faults(route="put_xorb", status=507, times=None)
-    with pytest.raises(publish.PublishError, match=r"upload of data/train/0000\d\.parquet to user/packed failed"):
+    with pytest.raises(
+        hub_repository.PublishError, match=r"upload of data/train/0000\d\.parquet to user/packed failed"
+    ):
         run_demo("user/packed", shards={"seed": 7}, output={"repo": "user/packed", "retry_seconds": 1})
     assert full.hits
     assert api.dataset_info("user/packed").sha == packed["commit"]
@@ -83,7 +86,7 @@ def test_a_full_hub_fails_the_run_and_changes_nothing(run_demo, packed, api, fau
 
 def test_a_hub_that_stays_busy_fails_the_run_and_changes_nothing(run_demo, packed, api, faults):
     busy = faults(route="commit", status=503, times=None)
-    with pytest.raises(publish.PublishError, match="commit to user/packed failed"):
+    with pytest.raises(hub_repository.PublishError, match="commit to user/packed failed"):
         run_demo("user/packed", shards={"seed": 8}, output={"repo": "user/packed", "retry_seconds": 2})
     assert busy.hits > 1
     assert api.dataset_info("user/packed").sha == packed["commit"]
@@ -101,7 +104,7 @@ def test_somebody_elses_commit_in_between_is_not_overwritten(run_demo, api, monk
         return rows
 
     monkeypatch.setattr(pack, "collect", collect_while_another_commits)
-    with pytest.raises(publish.PublishError, match="somebody else committed"):
+    with pytest.raises(hub_repository.PublishError, match="somebody else committed"):
         run_demo(repo, output={"repo": repo, "max_operations_per_commit": max_operations})
     assert set(files_of(api, repo)) == {".gitattributes", "notes.txt"}
 

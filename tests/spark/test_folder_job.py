@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from jobs import pack, report, sidecars
+from jobs import pack, report
 from jobs.demo.__main__ import DEMO
-from jobs.folder import Folder
-from jobs.pinned import SourceError
+from jobs.output import sidecars
+from jobs.output.folder import Folder
+from jobs.sources.pinned import SourceError
 from packing_udfs import config
 from packing_udfs.reader import PackedDataset
 from tests.spark.conftest import demo_tree, files_of

@@ -3,7 +3,7 @@
 import pytest
 
 from jobs import pack
-from jobs.forecast import forecast
+from jobs.forecast.forecast import forecast
 from packing_udfs import config
 from tests import drawn_sources
 from tests.spark.conftest import demo_tree

@@ -12,9 +12,10 @@ from datasets import Image, List, load_dataset
 from huggingface_hub import HfFileSystem
 from transformers import AutoProcessor
 
-from jobs import pack, publish, validate
+from jobs import pack, validate
 from jobs.demo.__main__ import DEMO
-from jobs.ledger import QualityError
+from jobs.output import hub_repository, interface
+from jobs.shards.ledger import QualityError
 from packing_udfs import config, contract, manifest
 from packing_udfs.reader import PackedDataset
 from tests.spark.conftest import demo_tree, files_of
@@ -38,7 +39,7 @@ def read_packs(repo: str, split: str = "train") -> list[dict]:
 
 
 def read_manifest(api, repo: str, split: str = "train") -> manifest.Manifest:
-    return publish.Repository(repo, 10).read_manifest(api.dataset_info(repo).sha, split)
+    return hub_repository.Repository(repo, 10).read_manifest(api.dataset_info(repo).sha, split)
 
 
 def download(api, repo: str, path: str) -> Path:
@@ -215,7 +216,7 @@ def pack_sources(run_demo, repo: str, sources: list[dict], mode: str) -> dict:
 
 
 def test_append_of_another_kind_is_refused(run_demo, packed, api):
-    with pytest.raises(publish.OutputError, match=r"cannot append to train: its seq_len is 4096, not 2048"):
+    with pytest.raises(interface.OutputError, match=r"cannot append to train: its seq_len is 4096, not 2048"):
         run_demo("user/packed", pack={"seq_len": 2048}, output={"repo": "user/packed", "mode": "append"},
                  quality={"max_quarantine_fraction": 1.0})  # fmt: skip
     assert api.dataset_info("user/packed").sha == packed["commit"]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.session import ROOT
+from jobs.shards.session import ROOT
 from tests.models import processors
 from tests.models.test_loading import save
 from tests.spark.conftest import demo_tree

@@ -5,8 +5,9 @@ from collections import Counter
 import pytest
 from datasets import load_dataset
 
-from jobs import pack, publish
-from jobs.ledger import QualityError
+from jobs import pack
+from jobs.output import interface
+from jobs.shards.ledger import QualityError
 from packing_udfs import config
 from packing_udfs.reader import PackedDataset
 from tests.spark.conftest import demo_tree, files_of
@@ -174,7 +175,7 @@ def test_files_of_others_beside_ours_are_kept(run, rows, api):
 def test_files_of_others_in_our_place_are_refused(run, rows, api, mode, path):
     repo = upload(f"user/odd-{mode}-{path.split('/')[0]}", {path: b"not ours"})
     before = api.dataset_info(repo).sha
-    with pytest.raises(publish.OutputError, match=rf"output.repo: {repo} has {path}, which no packing job made"):
+    with pytest.raises(interface.OutputError, match=rf"output.repo: {repo} has {path}, which no packing job made"):
         run(repo, [rows["few"]], mode=mode)
     assert api.dataset_info(repo).sha == before
 
@@ -184,7 +185,7 @@ def test_an_append_to_a_split_that_lost_a_file_is_refused(run, rows, api):
     run(repo, [rows["few"]], shards={"num_shards": 2})
     api.delete_file("data/train/00000.parquet", repo, repo_type="dataset")
     with pytest.raises(
-        publish.OutputError, match=r"cannot append to train: data/train/00000.parquet is in its manifest"
+        interface.OutputError, match=r"cannot append to train: data/train/00000.parquet is in its manifest"
     ):
         run(repo, [rows["more"]], mode="append")
     assert check(api, run(repo, [rows["more"]])).total() == 30

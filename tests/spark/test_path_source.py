@@ -6,9 +6,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from jobs import path_source, sampling, sources
-from jobs.pinned import SourceError
-from jobs.sources import check_unchanged, pin, read
+from jobs.sources import parquet_folder, sample
+from jobs.sources.pin import check_unchanged, pin, read
+from jobs.sources.pin import pin as pin_module
+from jobs.sources.pinned import SourceError
 from packing_udfs.config import Source
 from tests.spark.made_sources import VQA, answers, picture, vqa_rows
 
@@ -34,7 +35,7 @@ def test_every_row_once_with_its_place(spark, tmp_path):
     pinned = pin(folder_source(folder), "sources.0")
     assert [(file.path, file.num_rows) for file in pinned.files] == [(name, 40) for name in sorted(ODD_NAMES[:3])]
     assert pinned.num_bytes == sum((folder / name).stat().st_size for name in ODD_NAMES[:3])
-    rows = path_source.rows(spark, pinned)
+    rows = parquet_folder.rows(spark, pinned)
     assert rows.columns == [*pinned.columns, "_file", "_row"]
     place = {row.answer: (row._file, row._row, bytes(row.image.bytes)) for row in rows.collect()}
     assert place == {
@@ -54,14 +55,14 @@ def test_columns_may_differ_where_no_adapter_needs_them(spark, tmp_path):
     write(tmp_path, "1.parquet", [{**row, "n": 1.0} for row in vqa_rows(3, 6)], wide)
     pinned = pin(folder_source(tmp_path), "sources.0")
     assert answers(read(spark, pinned).collect()) == [f"answer {i}" for i in range(6)]
-    reader = sources.open_reader(pinned)
+    reader = pin_module.open_reader(pinned)
     batches = [batch for part in reader.partitions() for batch in reader.read(part)]
     found = pa.Table.from_batches(batches).to_pylist()
     assert [(row["answer"], row["_file"], row["_row"]) for row in found] == [
         (f"answer {i}", f"{i // 3}.parquet", i % 3) for i in range(6)
     ]
     assert [row["image"]["bytes"] for row in found] == [picture(i) for i in range(6)]
-    assert len(sampling.read_sample(spark, [pinned], 4, 0).frame) == 4
+    assert len(sample.read_sample(spark, [pinned], 4, 0).frame) == 4
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import shlex
 import pytest
 
 from jobs import pack
-from jobs.session import ROOT
+from jobs.shards.session import ROOT
 from packing_udfs import config_file
 
 README = (ROOT / "README.md").read_text("utf-8")

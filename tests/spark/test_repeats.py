@@ -6,16 +6,17 @@ from pathlib import Path
 import pytest
 
 from jobs import pack
-from jobs.ledger import Ledger
-from jobs.outputs import Head
-from jobs.plan import plan_shards
-from jobs.progress import collect
-from jobs.results import from_ipc
-from jobs.shards import ShardWork
-from jobs.sources import pin, read
+from jobs.output.finished_shard import from_ipc
+from jobs.output.interface import Head
+from jobs.shards import settings
+from jobs.shards.collect import collect
+from jobs.shards.ledger import Ledger
+from jobs.shards.plan import plan_shards
+from jobs.shards.udf import ShardWork
+from jobs.sources.pin import pin, read
 from packing_udfs import config
-from packing_udfs.outcomes import REPEATED
-from packing_udfs.processor import fetch
+from packing_udfs.encode.processor import fetch
+from packing_udfs.shard.outcomes import REPEATED
 from tests.spark.conftest import DEMO, demo_tree
 from tests.spark.made_sources import VQA, parquet, source, upload, vqa_rows
 
@@ -55,7 +56,7 @@ def test_the_dataset_and_its_counts_are_the_same(spark, repeating):
     parsed = config.parse(tree)
     pinned = pin(parsed.sources[0], "sources.0")
     plan = plan_shards(parsed, [pinned], Head(None))
-    work = ShardWork(pack.settings(parsed), fetch(str(DEMO / "processor")), plan, _digest)
+    work = ShardWork(settings.settings(parsed), fetch(str(DEMO / "processor")), plan, _digest)
     with_all, without = (collect(read(spark, pinned, drops_duplicates=drops), work) for drops in (False, True))
     assert [(row["path"], row["operation"]) for row in with_all] == [(row["path"], row["operation"]) for row in without]
     assert any(row["operation"] for row in without)

@@ -5,10 +5,10 @@ import time
 import pytest
 
 from jobs import pack
-from jobs.drafts import PullRequestDraft
-from jobs.ledger import QualityError
-from jobs.packed import open_packed
-from jobs.validate import validate
+from jobs.output.pull_request import PullRequestDraft
+from jobs.published.check_dataset import validate
+from jobs.published.dataset import open_packed
+from jobs.shards.ledger import QualityError
 from tests.spark.conftest import demo_tree, files_of
 from tests.spark.test_kills import killed, start_job
 

@@ -6,8 +6,8 @@ from collections import Counter
 import pytest
 
 from jobs import pack, takedown
-from jobs.outputs import OutputError
-from jobs.packed import open_packed
+from jobs.output.interface import OutputError
+from jobs.published.dataset import open_packed
 from packing_udfs import config
 from tests.spark.conftest import DEMO
 from tests.spark.made_sources import VQA, parquet, picture, upload

@@ -5,7 +5,7 @@ from pyspark.errors import PySparkAttributeError
 from pyspark.sql import SparkSession
 
 from jobs import pack
-from jobs.session import ComputeError, active_session, get_session
+from jobs.shards.session import ComputeError, active_session, get_session
 from packing_udfs import config
 
 

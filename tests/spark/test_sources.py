@@ -9,10 +9,11 @@ import pytest
 from huggingface_hub import HfApi, HfFileSystem
 from pyspark import cloudpickle
 
-from jobs import repaired_reader
-from jobs.huggingface_source import HuggingFace
-from jobs.row_counts import CountError, count_rows
-from jobs.sources import PinnedSource, SourceError, open_reader, pin, read
+from jobs.sources import hub_rows
+from jobs.sources.huggingface import HuggingFace
+from jobs.sources.pin import open_reader, pin, read
+from jobs.sources.pinned import PinnedSource, SourceError
+from jobs.sources.row_counts import CountError, count_rows
 from tests.spark.made_sources import IMAGE, VQA, answers, parquet, picture, source, upload, vqa_row_file, vqa_rows
 
 
@@ -42,7 +43,7 @@ def test_several_row_groups_and_empty_files(monkeypatch, session_hub, batch_byte
         "data/train-2.parquet": parquet([], VQA),
         "data/train-3.parquet": vqa_row_file(40, 45),
     }
-    monkeypatch.setattr(repaired_reader, "BATCH_BYTES", batch_bytes)
+    monkeypatch.setattr(hub_rows, "BATCH_BYTES", batch_bytes)
     pinned = pin(source(upload(f"user/row-groups-{batch_bytes}", files)), "sources.0")
     assert [(f.path, f.num_rows, f.num_bytes) for f in pinned.files] == [
         (path, num, len(files[path])) for path, num in zip(files, (0, 40, 0, 5), strict=True)

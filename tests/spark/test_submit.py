@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from jobs.java import java_home
-from jobs.session import ROOT
+from jobs.shards.session import ROOT
 from tests.spark.conftest import demo_tree, files_of
 
 pytestmark = pytest.mark.slow

@@ -8,8 +8,9 @@ import pyarrow as pa
 import pytest
 from datasets import load_dataset
 
-from jobs.sources import SourceError, pin
-from packing_udfs.images import decode
+from jobs.sources.pin import pin
+from jobs.sources.pinned import SourceError
+from packing_udfs.encode.images import decode
 from tests.spark.made_sources import IMAGE, parquet, source, upload
 from tests.spark.test_job import read_packs
 from tests.unit.made_videos import GREY_STEP, make_video

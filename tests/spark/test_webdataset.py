@@ -12,11 +12,13 @@ from datasets.download import StreamingDownloadManager
 from datasets.packaged_modules.webdataset.webdataset import WebDataset
 from huggingface_hub import HfFileSystem
 
-from jobs import repaired_reader, sources
-from jobs.folders import read_folder
-from jobs.huggingface_source import HuggingFace
-from jobs.row_counts import Headers, count_rows
-from jobs.sources import SourceError, pin, read
+from jobs.sources import hub_rows
+from jobs.sources.huggingface import HuggingFace
+from jobs.sources.media_folder import read_folder
+from jobs.sources.pin import pin, read
+from jobs.sources.pin import pin as pin_module
+from jobs.sources.pinned import SourceError
+from jobs.sources.row_counts import Headers, count_rows
 from tests.spark.conftest import demo_tree
 from tests.spark.made_sources import answers, parquet, picture, source, upload
 
@@ -163,7 +165,7 @@ def test_slices_of_a_folder(monkeypatch, form, session_hub):
     repo = upload(
         f"user/sliced-{form}", {f"train/metadata.{form}": meta} | {f"train/{i}.jpg": picture(i) for i in range(23)}
     )
-    monkeypatch.setattr(repaired_reader, "SLICE_ROWS", 10)
+    monkeypatch.setattr(hub_rows, "SLICE_ROWS", 10)
     data_source = HuggingFace({"path": repo, "provenance": "true", "columns": '["image", "text"]'})
     reader = data_source.reader(data_source.schema())
     slices = reader.partitions()
@@ -213,8 +215,8 @@ def test_a_folder_without_words(spark):
 
 def test_the_ledger_finds_rows_that_reading_lost(run_demo, tars, monkeypatch):
     """The count is not the reading's own: one that says more than was read fails the run."""
-    count = sources.count_rows
-    monkeypatch.setattr(sources, "count_rows", lambda *args: count(*args) + 1)
+    count = pin_module.count_rows
+    monkeypatch.setattr(pin_module, "count_rows", lambda *args: count(*args) + 1)
     tree = demo_tree("user/lost-rows", sources=[{"repo": tars, "name": "tars"}])
     with pytest.raises(Exception, match="source tars: 35 rows in its files and 0 copies, 33 accounted for"):
         run_demo("user/lost-rows", sources=tree["sources"])

@@ -6,9 +6,9 @@ from itertools import pairwise
 import pytest
 
 from jobs.adapters.copies import with_copies
-from jobs.ledger import Ledger, LedgerError
-from jobs.sources import pin, read
-from packing_udfs.outcomes import NOT_SAMPLED
+from jobs.shards.ledger import Ledger, LedgerError
+from jobs.sources.pin import pin, read
+from packing_udfs.shard.outcomes import NOT_SAMPLED
 from tests.spark.made_sources import VQA, parquet, source, upload, vqa_rows
 from tests.spark.test_job import read_packs
 

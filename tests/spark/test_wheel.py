@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from jobs.session import ROOT
+from jobs.shards.session import ROOT
 from tests.spark.conftest import demo_tree
 
 pytestmark = pytest.mark.slow

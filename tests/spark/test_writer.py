@@ -9,7 +9,7 @@ from huggingface_hub import HfFileSystem
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from jobs.demo.__main__ import DEMO
-from jobs.huggingface_source import HuggingFace
+from jobs.sources.huggingface import HuggingFace
 from packing_udfs import contract
 from tests.spark.conftest import files_of
 

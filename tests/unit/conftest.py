@@ -6,12 +6,12 @@ import fsspec
 import pytest
 from transformers import AutoProcessor
 
-from jobs.folder import Folder
-from packing_udfs.encode import Encoder
-from packing_udfs.pack import PackedShard, pack_shard
+from jobs.output.folder import Folder
+from packing_udfs.encode.encoder import Encoder
+from packing_udfs.shard.pack_shard import PackedShard, pack_shard
 from tests.unit.demo_samples import DEMO, as_spark_gives, demo_rows
 from tests.unit.packed_shards import DEMO_SETTINGS
-from tests.unit.published import publish_demo
+from tests.unit.published_demo import publish_demo
 
 
 @pytest.fixture(scope="session")

@@ -7,10 +7,11 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from jobs import report, validate
-from jobs.packed import open_packed
+from jobs.published import check_dataset
+from jobs.published.dataset import open_packed
+from jobs.revision import figures
 from packing_udfs import contract, manifest
-from packing_udfs.shard_file import write_shard
+from packing_udfs.parquet.write import write_shard
 
 FIRST = "data/train/00000.parquet"
 
@@ -19,7 +20,7 @@ TRAIN, VALIDATION = "manifest/train.json", "manifest/validation.json"
 
 
 def findings(folder: Path, **options) -> list[str]:
-    return [str(finding) for finding in validate.validate(open_packed(str(folder)), **options)]
+    return [str(finding) for finding in check_dataset.validate(open_packed(str(folder)), **options)]
 
 
 def rewrite(folder: Path, file: str, change: Callable[[list[dict]], None], row_group: int = 0) -> None:
@@ -32,7 +33,7 @@ def rewrite(folder: Path, file: str, change: Callable[[list[dict]], None], row_g
     tables[row_group] = pa.Table.from_pylist(packs, schema=contract.PACK_SCHEMA)
     rows = write_shard(str(path), file, [table.replace_schema_metadata(None) for table in tables])
     edit_rows(folder, split, lambda old: [*(row for row in old if row["file"] != file), *rows.to_pylist()])
-    totals = report.totals(pq.read_table(folder / contract.MANIFEST_PARQUET.format(split=split)))
+    totals = figures.totals(pq.read_table(folder / contract.MANIFEST_PARQUET.format(split=split)))
     edit_json(folder, contract.MANIFEST_JSON.format(split=split), lambda info: info.update(totals=totals))
     edit_json(folder, "report.json", lambda found: found["splits"][split].update(totals=totals))
 

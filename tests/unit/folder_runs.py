@@ -5,10 +5,11 @@ import pickle
 
 import pyarrow as pa
 
-from jobs.folder import Folder
-from jobs.outputs import Run
-from jobs.results import to_ipc
-from packing_udfs import contract, hub_source, manifest
+from jobs.output.finished_shard import to_ipc
+from jobs.output.folder import Folder
+from jobs.output.interface import Run
+from packing_udfs import contract, manifest
+from packing_udfs.storage import hub
 
 RUN = Run(run="a" * 64, shards="b" * 64, num_shards=2)
 
@@ -57,6 +58,6 @@ def publish(folder: Folder, tmp_path, name: str, shards: dict[int, bytes], delet
 
 def shown(folder: Folder) -> dict[str, bytes]:
     """What a reader sees: path → content."""
-    source = hub_source.open_source(folder.folder, retry_seconds=0)
+    source = hub.open_source(folder.folder, retry_seconds=0)
     tree = folder.tree()
     return {path: source.read_file(path) for path in tree.files} if tree else {}

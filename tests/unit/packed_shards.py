@@ -7,10 +7,10 @@ import numpy as np
 from PIL import Image
 
 from packing_udfs.contract import IGNORE_INDEX
-from packing_udfs.encode import Encoder
-from packing_udfs.images import read_size
-from packing_udfs.pack import PackedShard, PackSettings, pack_shard
-from packing_udfs.shard_file import write_shard
+from packing_udfs.encode.encoder import Encoder
+from packing_udfs.encode.images import read_size
+from packing_udfs.parquet.write import write_shard
+from packing_udfs.shard.pack_shard import PackedShard, PackSettings, pack_shard
 from tests.unit import nasty_images
 from tests.unit.demo_samples import as_spark_gives, content_id, message
 

@@ -9,6 +9,7 @@ import yaml
 from packing_udfs import config, config_file
 from packing_udfs.config import Config, ConfigError
 from packing_udfs.knapsack import ALGORITHMS
+from packing_udfs.storage import folders
 
 ROOT = Path(__file__).parents[2]
 SMALLEST = """
@@ -47,7 +48,7 @@ def test_folders(load):
     job = load(SMALLEST, "sources.0={repo: dbfs:/Volumes/c/s/v/in/}", "output.repo=s3://bucket/packed/")
     assert (job.sources[0].repo, job.output.repo) == ("/Volumes/c/s/v/in", "s3://bucket/packed")
     assert load(SMALLEST, "sources.0={repo: /data/x}").sources[0].name == "/data/x"
-    assert [config.is_folder(repo) for repo in ("/data", "s3://b/x", "user/x")] == [True, True, False]
+    assert [folders.is_folder(repo) for repo in ("/data", "s3://b/x", "user/x")] == [True, True, False]
 
 
 @pytest.mark.parametrize("output", ["/data/x", "/data/x/packed", "/data", "/data/y/../x"])

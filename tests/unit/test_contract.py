@@ -12,8 +12,8 @@ import pytest
 from datasets import Features, Image, List, Value, load_dataset
 
 from packing_udfs import contract
-from packing_udfs.row_groups import column_of
-from packing_udfs.shard_file import write_shard
+from packing_udfs.parquet.read import column_of
+from packing_udfs.parquet.write import write_shard
 from tests.unit.made_packs import packs_table
 
 ROOT = Path(__file__).parents[2]

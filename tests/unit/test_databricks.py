@@ -15,7 +15,7 @@ from databricks.bundles.jobs import Job
 from packaging.requirements import Requirement
 
 from jobs import cli
-from jobs.session import ROOT, read_properties
+from jobs.shards.session import ROOT, read_properties
 from packing_udfs import config_file
 
 BUNDLE = ROOT / "conf" / "databricks"

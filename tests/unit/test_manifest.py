@@ -8,7 +8,7 @@ import pytest
 
 from packing_udfs import contract, manifest
 from packing_udfs.contract import ContractError
-from packing_udfs.shard_file import write_shard
+from packing_udfs.parquet.write import write_shard
 from tests.unit.made_packs import packs_table
 
 INFO = {"seq_len": 32, "processor": {"name": "owner/modèle"}}

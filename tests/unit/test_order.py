@@ -5,8 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from packing_udfs.balance import row_groups
-from packing_udfs.order import Order, hashes, make_order, permutation
+from packing_udfs.hashing import hashes, permutation
+from packing_udfs.order import Order, make_order
+from packing_udfs.shard.row_groups import row_groups
 
 
 def order_of(groups: list[list[int]], files: list[int] | None = None, **options) -> Order:

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from jobs.session import ROOT
-from jobs.standalone import HOSTS, LocalCluster
+from jobs.cluster.standalone import HOSTS, LocalCluster
+from jobs.shards.session import ROOT
 from tests.spark.conftest import demo_tree, files_of
 
 DISK_BYTES = 512 << 20  # room for the archive on both hosts

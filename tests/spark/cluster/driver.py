@@ -10,8 +10,8 @@ import json
 import sys
 
 from jobs import pack
-from jobs.session import get_session
-from jobs.sources import pin, read
+from jobs.shards.session import get_session
+from jobs.sources.pin import pin, read
 from packing_udfs import config
 
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from jobs import dist
-from jobs.session import ROOT
-from jobs.standalone import HOSTS
+from jobs.cluster import dist
+from jobs.cluster.standalone import HOSTS
+from jobs.shards.session import ROOT
 from tests.spark.cluster.conftest import (
     command_lines,
     driver_environment,

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from huggingface_hub import CommitOperationAdd
 
-from jobs.standalone import HOSTS
+from jobs.cluster.standalone import HOSTS
 from tests.spark.cluster.conftest import Application, kill, leftovers, packs, processes, until
 from tests.spark.conftest import files_of
 
@@ -146,7 +146,7 @@ def test_two_attempts_of_a_shard_change_nothing(cluster, source, faults, session
 def test_a_full_disk_fails_the_run_and_the_next_goes_through(application, cluster, faults, api, same_packs):
     """ENOSPC where shards are written, at the first upload: the shards behind it find no room, however often tried."""
     if not cluster.has_small_disk:
-        pytest.skip("no tmpfs can be mounted here; tests/unit/test_shard_file.py writes to /dev/full")
+        pytest.skip("no tmpfs can be mounted here; tests/unit/parquet/test_write.py writes to /dev/full")
     before = application.run("user/full-disk")["commit"]
     slow = faults(route="preupload", delay=4.0, times=2)
     application.start("user/full-disk", shards={"seed": 3})

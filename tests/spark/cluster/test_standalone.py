@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 
-from jobs.session import ROOT
+from jobs.shards.session import ROOT
 from tests.spark.cluster.conftest import command_lines, until
 
 SERVE = [sys.executable, "-m", "jobs.standalone"]

@@ -1,0 +1,1 @@
+"""What a run will do, estimated from a sample of the rows."""

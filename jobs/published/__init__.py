@@ -1,0 +1,1 @@
+"""Existing packed datasets: read, checked, shown, and samples taken out."""

@@ -1,0 +1,126 @@
+"""A packed dataset as it was published, on the Hub or in a folder: its files, its manifests, its report, its packs.
+
+What `jobs.report`, `jobs.inspect` and `jobs.validate` read through. Parquet is read by columns and row groups, so what
+is not asked for is not fetched; images are asked for a row group at a time.
+"""
+
+import io
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import BinaryIO
+
+import fsspec
+import httpx2
+import pyarrow as pa
+import pyarrow.parquet as pq
+from fsspec import AbstractFileSystem
+from huggingface_hub import HfApi, HfFileSystem, constants
+from huggingface_hub.errors import HfHubHTTPError, HFValidationError, RepositoryNotFoundError, RevisionNotFoundError
+
+from packing_udfs import contract, manifest
+from packing_udfs.contract import REPORT
+from packing_udfs.storage.folder_state import places
+from packing_udfs.storage.folders import is_folder
+from packing_udfs.storage.hub_errors import one_line
+
+UNREADABLE = (ValueError, OSError, ImportError, pa.ArrowException, httpx2.HTTPError)
+"""What a command ends with when a dataset or a file system is out of reach or damaged, or a file cannot be written."""
+LIGHT = tuple(name for name in contract.PACK_SCHEMA.names if name != "images")
+
+
+class PackedError(ValueError):
+    """A dataset that is not there or was not packed by this project; the message names it and what to do."""
+
+
+@dataclass(frozen=True)
+class Packed:
+    """A packed dataset at one commit. `name`: as it was asked for; `commit`: None of a folder."""
+
+    name: str
+    commit: str | None
+    fs: AbstractFileSystem
+    root: str
+    places: Mapping[str, str] = field(default_factory=dict)  # path → file, where they differ (`folder_tree`)
+
+    @cached_property
+    def paths(self) -> dict[str, int]:
+        """Bytes of every file by its path in the repository, sorted."""
+        found = self.fs.find(self.root, detail=True)
+        sizes = {path.removeprefix(self.root).lstrip("/"): entry["size"] for path, entry in found.items()}
+        sizes = {path: sizes[file] for path, file in self.places.items() if file in sizes} if self.places else sizes
+        return {path: sizes[path] for path in sorted(sizes) if not any(p.startswith(".") for p in path.split("/"))}
+
+    @cached_property
+    def splits(self) -> list[str]:
+        """Splits that have a manifest."""
+        prefix, suffix = contract.MANIFEST_JSON.split("{split}")
+        return [p.removeprefix(prefix).removesuffix(suffix) for p in self.paths
+                if p.startswith(prefix) and p.endswith(suffix)]  # fmt: skip
+
+    def read(self, path: str) -> bytes:
+        """A whole file. Raises PackedError when it is not there."""
+        if path not in self.paths:
+            raise PackedError(f"{self.name}: has no {path}; is it a dataset that jobs.pack has published?")
+        return self.fs.cat_file(self._address(path))
+
+    def _address(self, path: str) -> str:
+        return f"{self.root}/{self.places.get(path, path)}"
+
+    def open(self, path: str) -> BinaryIO:
+        """A file to read and seek in."""
+        return self.fs.open(self._address(path), "rb", block_size=1 << 20)
+
+    def manifest(self, split: str) -> manifest.Manifest:
+        """A split's manifest. Raises PackedError when there is none, ContractError when it is damaged."""
+        if split not in self.splits:
+            raise PackedError(f"{self.name}: has no packed split {split!r}; it has {', '.join(self.splits) or 'none'}")
+        names = (contract.MANIFEST_JSON, contract.MANIFEST_PARQUET)
+        return manifest.load(*(self.read(name.format(split=split)) for name in names))
+
+    def report(self) -> dict:
+        """The last run's report. Raises PackedError when there is none."""
+        try:
+            return json.loads(self.read(REPORT))
+        except ValueError as error:
+            if isinstance(error, PackedError):
+                raise
+            raise PackedError(f"{self.name}: {REPORT} is no JSON: {error}") from None
+
+    def row_group(self, file: str, index: int, columns: Sequence[str] | None = None) -> pa.Table:
+        """Packs of one row group, all columns or some."""
+        with self.open(file) as source, pq.ParquetFile(source, pre_buffer=True) as parquet:
+            return parquet.read_row_group(index, columns=columns, use_threads=False)
+
+    def table(self, file: str) -> pa.Table:
+        """A whole Parquet file, for small ones."""
+        return pq.read_table(io.BytesIO(self.read(file)))
+
+
+def open_packed(repo_or_path: str, revision: str | None = None) -> Packed:
+    """A packed dataset: a folder or its URL, or owner/name on the Hub at `revision` (branch, tag or commit, else main).
+
+    Raises PackedError when there is none.
+    """
+    if is_folder(repo_or_path) or Path(repo_or_path).is_dir():
+        if revision is not None:
+            raise PackedError(f"{repo_or_path}: is a folder, which has no revision {revision!r}")
+        try:
+            fs, root = fsspec.url_to_fs(repo_or_path)
+            root = root.rstrip("/")
+            return Packed(repo_or_path, None, fs, root, places(lambda name: fs.cat_file(f"{root}/{name}")))
+        except (ImportError, OSError) as error:
+            raise PackedError(f"{repo_or_path}: cannot be opened as a folder: {error}") from None
+    try:
+        commit = HfApi().dataset_info(repo_or_path, revision=revision).sha
+    except (HFValidationError, RepositoryNotFoundError):
+        raise PackedError(
+            f"{repo_or_path}: is no folder, and no dataset owner/name at {constants.ENDPOINT} that HF_TOKEN may read"
+        ) from None
+    except RevisionNotFoundError:
+        raise PackedError(f"{repo_or_path}: has no branch, tag or commit {revision!r}") from None
+    except (HfHubHTTPError, httpx2.HTTPError, OSError) as error:
+        raise PackedError(f"{repo_or_path}: {constants.ENDPOINT} does not give it: {one_line(error)}") from None
+    return Packed(repo_or_path, commit, HfFileSystem(), f"datasets/{repo_or_path}@{commit}")

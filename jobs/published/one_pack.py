@@ -1,0 +1,204 @@
+"""One pack of a published dataset, for people: its samples, their text with what is trained, their images and sources.
+
+    python -m jobs.inspect user/packed --pack 17 --out pack.html
+    python -m jobs.inspect user/packed --sample -8233405489761510930
+
+Packs are numbered from 0 in the order of the manifest. Reads one row group; to find a sample, the column `sample_ids`.
+Text is decoded with the processor that the manifest names, or `--processor`. A pack knows its samples' sources (repo,
+configuration, split, commit), not their rows: `sample_ids` are hashes of their content.
+
+The file is named as its command is, and as a module of the standard library. No entry point may therefore have this
+folder first on its path: `jobs.pack`, which spark-submit runs as a file, takes it away before it imports anything.
+"""
+
+import io
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from PIL import Image
+
+from jobs import pages
+from jobs.pages import strips
+from jobs.published.dataset import Packed, PackedError
+from packing_udfs.manifest import Manifest
+from packing_udfs.published import pictures
+
+EDGE, QUALITY = 320, 82  # of images on the page: pixels of the longer side, JPEG's quality
+
+
+_COLOURS = {"response": ("\x1b[1;36m", "\x1b[0m"), "image": ("\x1b[33m", "\x1b[0m"), "prompt": ("", "")}
+
+
+_MARKS = {"response": ("«", "»"), "image": ("", ""), "prompt": ("", "")}
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a pack is stored."""
+
+    number: int
+    file: str
+    row_group: int
+    row: int
+
+
+def locate(found: Manifest, number: int) -> Place:
+    """A pack's place by its number. Raises PackedError when there is none of that number."""
+    if not 0 <= number < found.num_packs:
+        raise PackedError(f"--pack: {number} is refused: the split has packs 0 to {found.num_packs - 1}")
+    ends = np.cumsum(found.row_groups["num_rows"].to_numpy())
+    at = int(np.searchsorted(ends, number, side="right"))
+    row = found.row_groups.slice(at, 1).to_pylist()[0]
+    return Place(number, row["file"], row["row_group"], number - int(ends[at]) + row["num_rows"])
+
+
+def find_sample(packed: Packed, found: Manifest, sample_id: int) -> list[int]:
+    """Numbers of the packs that hold a sample; several when it has copies or was packed in parts."""
+    numbers, first = [], 0
+    for row in found.row_groups.select(["file", "row_group", "num_rows"]).to_pylist():
+        ids = packed.row_group(row["file"], row["row_group"], ["sample_ids"])["sample_ids"].to_pylist()
+        numbers += [first + i for i, of_pack in enumerate(ids) if sample_id in of_pack]
+        first += row["num_rows"]
+    return numbers
+
+
+def describe(packed: Packed, found: Manifest, number: int, decode: Callable[[list[int]], str] | None) -> dict:
+    """A pack in plain values. `decode`: token ids to text; None leaves ids.
+
+    {"place", "seq_len", "vision_unit", "drawn": as drawn.draw, "samples": [{"id", "sources": where from, "num_tokens",
+    "num_label_tokens", "images": [{"height", "width", "format", "num_bytes", "num_tokens", "path", "jpeg"}],
+    "pieces": [{"kind": "prompt", "response" or "image", "text"}]}]}
+    """
+    place = locate(found, number)
+    row_group = packed.row_group(place.file, place.row_group)
+    (pack,) = pictures.draw(row_group, [place.row])
+    stored = row_group.slice(place.row, 1).to_pylist()[0]
+    samples = list(_samples(stored, pictures.image_token_id(row_group), decode or _ids))
+    for sample, of_pack in zip(samples, pack["samples"], strict=True):
+        sample |= of_pack | {"sources": _sources(found, of_pack["source"])}
+    return {
+        "place": place,
+        "seq_len": found.info["seq_len"],
+        "vision_unit": found.info["vision_unit"],
+        "drawn": pack,
+        "samples": samples,
+        "source_names": list(dict.fromkeys(sample["source"] for sample in samples)),
+        "is_decoded": decode is not None,
+    }
+
+
+def _ids(ids: list[int]) -> str:
+    return "".join(f"{i} " for i in ids)
+
+
+def _sources(found: Manifest, name: str) -> list[dict]:
+    """Repository, configuration, split and commit of a source, one for each state that a run read it in."""
+    described = [source for run in found.info["runs"] for source in run["sources"] if source["name"] == name]
+    fields = ("repo", "config", "split", "commit")
+    return list({tuple(s[f] for f in fields): {f: s[f] for f in fields} for s in described}.values())
+
+
+def _samples(pack: dict, token: int | None, decode: Callable[[list[int]], str]) -> Iterator[dict]:
+    """Images and pieces of text of each sample."""
+    at, images = 0, _images(pack)
+    for num_tokens, num_images in zip(pack["sample_lengths"], pack["sample_num_images"], strict=True):
+        ids, labels = (np.asarray(pack[name][at : at + num_tokens]) for name in ("input_ids", "labels"))
+        own = [next(images) for _ in range(num_images)]
+        yield {"images": own, "pieces": list(_pieces(ids, labels, own, token, decode))}
+        at += num_tokens
+
+
+def _images(pack: dict) -> Iterator[dict]:
+    for number, (image, size, num_tokens) in enumerate(
+        zip(pack["images"], pack["image_sizes"], pack["image_num_tokens"], strict=True), 1
+    ):
+        jpeg = pictures.thumbnail(image["bytes"], EDGE, QUALITY)
+        yield {
+            **size,
+            "number": number,
+            "format": "unknown format" if jpeg is None else Image.open(io.BytesIO(image["bytes"])).format,
+            "num_bytes": len(image["bytes"]),
+            "num_tokens": num_tokens,
+            "path": image["path"],
+            "jpeg": jpeg,
+        }
+
+
+def _pieces(ids, labels, images: list[dict], token: int | None, decode) -> Iterator[dict]:
+    """A sample's text in runs of trained and untrained tokens, each image one piece from first to last placeholder."""
+    placeholders = np.flatnonzero(ids == (-1 if token is None else token))
+    ends = np.cumsum([image["num_tokens"] for image in images])
+    at = 0
+    for image, end in zip(images, ends, strict=True):
+        if end > len(placeholders):
+            break  # jobs.validate says so
+        start, stop = int(placeholders[end - image["num_tokens"]]), int(placeholders[end - 1]) + 1
+        yield from _text(ids[at:start], labels[at:start], decode)
+        size = f"{image['width']} × {image['height']}, {stop - start:,} tokens"
+        yield {"kind": "image", "text": f"[image {image['number']}: {size}]"}
+        at = stop
+    yield from _text(ids[at:], labels[at:], decode)
+
+
+def _text(ids: np.ndarray, labels: np.ndarray, decode) -> Iterator[dict]:
+    at = 0
+    for is_trained, num_tokens in pictures.runs((labels >= 0).astype(np.int8)):
+        text = decode(ids[at : at + num_tokens].tolist())
+        yield {"kind": "response" if is_trained else "prompt", "text": text}
+        at += num_tokens
+
+
+def as_text(found: dict, colours: bool = False) -> str:
+    """A pack for a terminal: trained text in colour, or between « and »."""
+    place, pack = found["place"], found["drawn"]
+    lines = [
+        f"pack {place.number}  {place.file} row group {place.row_group} row {place.row}",
+        f"{pack['num_tokens']:,} of {found['seq_len']:,} tokens, {pack['num_label_tokens']:,} trained; "
+        f"{_num(len(found['samples']), 'sample')}, {_num(pack['num_images'], 'image')}, "
+        f"vision cost {pack['vision_cost']:,} "
+        f"{found['vision_unit']}",
+    ]
+    for number, sample in enumerate(found["samples"], 1):
+        lines += ["", f"sample {number}  {sample['id']}: {sample['num_tokens']:,} tokens, "
+                      f"{sample['num_label_tokens']:,} trained, of {sample['source']}"]  # fmt: skip
+        lines += [f"  from {_origin(source)}" for source in sample["sources"]]
+        lines += [f"  image {_image_line(image)}" for image in sample["images"]]
+        marks = _COLOURS if colours else _MARKS
+        text = "".join(f"{marks[p['kind']][0]}{_printable(p['text'])}{marks[p['kind']][1]}" for p in sample["pieces"])
+        lines += [f"  | {line}" for line in text.splitlines()]
+    return "\n".join(lines)
+
+
+def _num(count: int, what: str) -> str:
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
+
+
+def _printable(text: str) -> str:
+    """Text without the control characters that a terminal would obey."""
+    return re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", "\ufffd", text)
+
+
+def _origin(source: dict) -> str:
+    parts = [source["repo"], source["config"], source["split"]]
+    return f"{' '.join(part for part in parts if part)} at {source['commit']}"
+
+
+def _image_line(image: dict) -> str:
+    path = f", {image['path']}" if image["path"] else ""
+    size = f"{image['width']} × {image['height']}, {image['format']}, {image['num_bytes']:,} bytes"
+    return f"{image['number']}: {size}, {image['num_tokens']:,} placeholders{path}"
+
+
+def page(found: dict, name: str) -> str:
+    """The HTML of a pack. `name`: the dataset and split."""
+    return pages.render(
+        "pack.html.jinja",
+        name=name,
+        pack=found,
+        strip=strips.strip(found["drawn"], found["seq_len"], found["source_names"]),
+        legend=strips.legend(found["source_names"]),
+        origin=_origin,
+        image_line=_image_line,
+    )

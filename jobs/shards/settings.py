@@ -1,0 +1,34 @@
+"""How a run's shards are packed, from its configuration."""
+
+from collections.abc import Sequence
+
+from jobs.sources.pinned import PinnedSource
+from packing_udfs.config import Config, ConfigError
+from packing_udfs.encode.encoder import Encoder
+from packing_udfs.encode.processor import ProcessorFiles
+from packing_udfs.shard.pack_shard import PackSettings
+
+
+def check_budgets(config: Config, processor: ProcessorFiles) -> str:
+    """Refuse budgets that no image fits, and name the unit of vision cost."""
+    encoder = Encoder(processor.load(), config.pack.train_on)
+    image = encoder.expand((64, 64))
+    if len(image.ids) >= config.pack.seq_len:
+        raise ConfigError(
+            f"pack.seq_len: {config.pack.seq_len} is too small: one small image takes {len(image.ids)} tokens with "
+            f"{config.processor.path}; use more"
+        )
+    return encoder.family.vision_unit
+
+
+def settings(config: Config, sources: Sequence[PinnedSource] = ()) -> PackSettings:
+    """How the run's shards are packed."""
+    return PackSettings(
+        **config.pack.model_dump(),
+        num_packs_per_row_group=config.shards.num_packs_per_row_group,
+        max_file_bytes=config.shards.max_file_bytes,
+        duplicates=config.shards.duplicates,
+        seed=config.shards.seed,
+        images=config.images,
+        videos={pinned.source.name: pinned.source.video for pinned in sources if pinned.has_videos},
+    )

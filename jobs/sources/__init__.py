@@ -1,0 +1,1 @@
+"""Input: sources pinned to a state, read, and counted by other code than reads them."""

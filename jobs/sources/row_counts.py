@@ -1,0 +1,132 @@
+"""How many rows a file on the Hub has, counted apart from the job that reads it: what the ledger must add up to.
+
+What it costs, a file:
+- Parquet: the footer (`jobs.sources.pin` reads it for the schema as well);
+- tar: its headers. Members larger than some 100 KB are skipped over, at one request of 64 KiB each; a tar of smaller
+  ones is read once from end to end, in requests of up to 16 MiB, because as many requests as members would be slower
+  and run into the Hub's limits. So a WebDataset of small images crosses the network twice, once to the driver;
+- JSON Lines, JSON, CSV: the file, once.
+"""
+
+import csv
+import io
+import json
+import re
+import tarfile
+from collections.abc import Iterator
+from pathlib import PurePosixPath
+
+import pyarrow.parquet as pq
+from huggingface_hub import HfFileSystem
+
+LEAST_WINDOW, MOST_WINDOW = 1 << 16, 1 << 24  # bytes fetched at a time while looking for headers
+TEXT_BLOCK = 1 << 22
+_COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
+
+
+class CountError(ValueError):
+    """A file whose rows cannot be counted; the message says why."""
+
+
+def count_rows(fs: HfFileSystem, address: str) -> int:
+    """Rows of a file, by its name's extension. `address`: with or without hf://. Raises CountError."""
+    path = address.removeprefix("hf://")
+    kind = _kind(path)
+    if kind not in _COUNT:
+        raise CountError(f"rows of {kind or 'such'} files cannot be counted; {', '.join(_COUNT)} can")
+    try:
+        return _COUNT[kind](fs, path)
+    except (tarfile.TarError, UnicodeDecodeError, json.JSONDecodeError, csv.Error) as error:
+        raise CountError(f"it is no sound {kind} file: {error}") from None
+
+
+def _kind(path: str) -> str:
+    name = PurePosixPath(path)
+    return PurePosixPath(name.stem).suffix.lower() if name.suffix.lower() in _COMPRESSED else name.suffix.lower()
+
+
+def _parquet(fs: HfFileSystem, path: str) -> int:
+    with fs.open(path, block_size=LEAST_WINDOW) as file:
+        return pq.read_metadata(file).num_rows
+
+
+def _tar(fs: HfFileSystem, path: str) -> int:
+    """Samples of a WebDataset: runs of members whose names are equal up to the first dot of the last part."""
+    num_samples, last = 0, None
+    with fs.open(path, cache_type="none") as file, tarfile.open(fileobj=Headers(file), mode="r:") as tar:
+        for member in tar:
+            key = re.match(r"((?:.*/)?[^./][^./]*)\.[^/]*$", member.name)
+            if member.isreg() and key and not PurePosixPath(member.name).name.startswith("__"):
+                num_samples += key[1] != last
+                last = key[1]
+            tar.members = []  # it would keep them all
+    return num_samples
+
+
+class Headers(io.RawIOBase):
+    """A file of which little is read, here and there: it fetches as far ahead as looking ahead has paid.
+
+    The window doubles when the next read comes close behind it and halves when it comes from afar.
+    """
+
+    def __init__(self, file):
+        self._file, self._at, self._start, self._window = file, 0, 0, b""
+        self._size = LEAST_WINDOW
+
+    def seekable(self) -> bool:
+        return True
+
+    def readable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._file.size}[whence]
+        return self._at
+
+    def read(self, size: int = -1) -> bytes:
+        size = min(self._file.size - self._at if size < 0 else size, max(0, self._file.size - self._at))
+        end = self._start + len(self._window)
+        if not self._start <= self._at or self._at + size > end:
+            is_near = 0 <= self._at - end < self._size
+            self._size = min(MOST_WINDOW, self._size * 2) if is_near else max(LEAST_WINDOW, self._size // 2)
+            self._file.seek(self._at)
+            self._start, self._window = self._at, self._file.read(max(size, self._size))
+        data = self._window[self._at - self._start :][:size]
+        self._at += len(data)
+        return data
+
+
+def _lines(fs: HfFileSystem, path: str) -> Iterator[bytes]:
+    with fs.open(path, block_size=TEXT_BLOCK, compression="infer") as file:
+        yield from io.BufferedReader(file, TEXT_BLOCK)
+
+
+def _json_lines(fs: HfFileSystem, path: str) -> int:
+    return sum(1 for line in _lines(fs, path) if line.strip())
+
+
+def _json(fs: HfFileSystem, path: str) -> int:
+    """Items of a list, or lines: `datasets` takes either in a file that ends in .json."""
+    with fs.open(path, block_size=TEXT_BLOCK, compression="infer") as file:
+        data = file.read()
+    return len(json.loads(data)) if data.lstrip()[:1] == b"[" else sum(1 for line in data.splitlines() if line.strip())
+
+
+def _csv(fs: HfFileSystem, path: str) -> int:
+    """Records, which may have line breaks in them, without the header."""
+    with fs.open(path, block_size=TEXT_BLOCK, compression="infer") as file:
+        records = csv.reader(io.TextIOWrapper(file, encoding="utf-8", newline=""))
+        return max(0, sum(1 for record in records if record) - 1)
+
+
+_COUNT = {
+    ".parquet": _parquet,
+    ".tar": _tar,
+    ".jsonl": _json_lines,
+    ".ndjson": _json_lines,
+    ".json": _json,
+    ".csv": _csv,
+}

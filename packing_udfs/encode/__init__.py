@@ -1,0 +1,1 @@
+"""A conversation to token ids, exactly as its processor makes them."""

@@ -1,0 +1,1 @@
+"""Packs as Parquet files, written and read."""

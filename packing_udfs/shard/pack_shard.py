@@ -1,0 +1,307 @@
+"""The body of the grouped pandas UDF: one shard of samples in, packs in row groups and what was left out.
+
+Order is made here, because a shuffle brings rows in any order: sort by (sample_id, provenance, copy), drop exact
+duplicates, check images and read their sizes, encode, cut or set aside what fits no pack, choose packs by lengths and
+costs alone, deal them to aligned row groups. Only then are bytes assembled, one row group at a time, so the memory
+beyond the shard itself is one row group. Same samples and settings give the same bytes, whatever brought them here.
+A shard that is larger than `max_file_bytes` is cut first, and each part is packed by itself
+(`packing_udfs.shard.cut_oversized`).
+
+Selection is apart from assembly: the knapsack sees integers and returns indices (`packing_udfs.knapsack`).
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+
+from packing_udfs import knapsack, metrics
+from packing_udfs.config import Images, Video
+from packing_udfs.encode.encoder import EncodedSample, EncodeError, Encoder
+from packing_udfs.encode.family import Size
+from packing_udfs.encode.images import ImageError, prepare
+from packing_udfs.encode.over_length import Policy, shorten
+from packing_udfs.encode.video import with_frames
+from packing_udfs.shard import keep_packs
+from packing_udfs.shard import row_groups as row_groups_module
+from packing_udfs.shard.assemble import Unit, assemble
+from packing_udfs.shard.cut_oversized import runs
+from packing_udfs.shard.outcomes import Outcomes
+from packing_udfs.shard.rows import Rows, duplicates
+
+ENCODE_BATCH = 512  # samples rendered and tokenised at a time: enough for the tokenizer's threads, small in memory
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackSettings:
+    """How a shard is packed. Lengths in tokens, vision cost in the family's unit, None for no limit."""
+
+    seq_len: int
+    max_vision_cost: int | None = None
+    max_images_per_pack: int | None = None
+    max_images_per_sample: int | None = None
+    over_length: Policy = "quarantine"
+    train_on: str = "assistant"
+    algorithm: str = "balanced"
+    attention_weight: float = 0.0
+    num_packs_per_row_group: int = 32
+    max_file_bytes: int | None = None
+    """Bytes of images and tokens in a file, before Parquet; a shard that has more becomes several files."""
+    duplicates: str = "drop"
+    seed: int = 0
+    images: Images = field(default_factory=Images)
+    videos: Mapping[str, Video] = field(default_factory=dict)
+    """For each source with videos, how they become images."""
+    taken_down: frozenset[int] = frozenset()
+    """Ids of samples that are left out wherever they come from."""
+
+    @property
+    def budgets(self) -> knapsack.Budgets:
+        return knapsack.Budgets(
+            seq_len=self.seq_len, vision_cost=self.max_vision_cost, num_images=self.max_images_per_pack
+        )
+
+    def problem_of(self, sample: EncodedSample) -> EncodeError | None:
+        """Why a sample fits in no pack, None when it fits in one."""
+        limits = [m for m in (self.max_images_per_sample, self.max_images_per_pack) if m is not None]
+        num_images, num_tokens = len(sample.image_num_tokens), len(sample.input_ids)
+        if limits and num_images > min(limits):
+            return EncodeError("too_many_images", f"{num_images} images, at most {min(limits)}")
+        if num_tokens > self.seq_len:
+            return EncodeError("too_long", f"{num_tokens} tokens, at most {self.seq_len}")
+        if self.max_vision_cost is not None and sample.vision_cost > self.max_vision_cost:
+            detail = f"vision cost {sample.vision_cost}, at most {self.max_vision_cost}"
+            return EncodeError("too_much_vision", detail)
+        return None
+
+
+@dataclass(frozen=True)
+class PackedFile:
+    """What goes into one file: packs in row groups, and their sums."""
+
+    sums: dict  # metrics.shard_sums and, as "histograms", metrics.histograms
+    groups: list[list[list[Unit]]]  # row groups of packs of units
+    plan: keep_packs.Plan | None = None  # what became of the last version's packs, where there was one
+
+    def row_groups(self) -> Iterator[pa.Table]:
+        """Tables of `contract.PACK_SCHEMA`, one a row group, assembled when asked for."""
+        for group in self.groups:
+            yield pa.Table.from_batches([assemble(group)])
+
+    def let_go(self, to_come: Iterable["PackedFile"] = ()) -> None:
+        """Drop the bytes of its images once they are written, also from the frame that `pack_shard` was given: a frame
+        that its caller holds would keep a shard in memory for as long as its upload takes.
+
+        to_come: files whose images stay. Parts of one sample can have the same images.
+        """
+        needed = {id(image) for file in to_come for image in file._images()}
+        for image in self._images():
+            if id(image) not in needed:
+                image["bytes"] = None
+
+    def _images(self) -> Iterator[dict]:
+        return (image for group in self.groups for pack in group for unit in pack for image in unit.images)
+
+
+@dataclass(frozen=True)
+class PackedShard:
+    """A packed shard: what to write, what was set aside, and the counts that must add up."""
+
+    quarantine: pa.Table  # contract.QUARANTINE_SCHEMA
+    ledger: pa.Table  # outcomes.LEDGER_SCHEMA
+    files: list[PackedFile]  # one, unless the shard is oversized
+
+    @property
+    def sums(self) -> dict:
+        """Those of all files."""
+        return metrics.add(file.sums for file in self.files)
+
+    @property
+    def num_packs(self) -> int:
+        return self.sums["num_packs"]
+
+    @property
+    def groups(self) -> list[list[list[Unit]]]:
+        """The row groups of all files, one file behind the other."""
+        return [group for file in self.files for group in file.groups]
+
+    def row_groups(self) -> Iterator[pa.Table]:
+        """The same as tables of `contract.PACK_SCHEMA`."""
+        for file in self.files:
+            yield from file.row_groups()
+
+
+def pack_shard(
+    samples: pd.DataFrame,
+    encoder: Encoder,
+    settings: PackSettings,
+    previous: Sequence[keep_packs.Previous] = (),
+    max_drift: float = 0.003,
+) -> PackedShard:
+    """Pack one shard. `samples` has the columns of `contract.SAMPLE_SCHEMA`, in any order of rows.
+
+    previous: the shard's files as they were packed before with the same settings, whose packs stay where they can
+    (`packing_udfs.shard.keep_packs`), in each at the price of at most the share `max_drift` of packs more.
+    """
+    rows = Rows(samples)
+    outcomes = Outcomes(rows)
+    if settings.duplicates == "drop":
+        outcomes.duplicates |= duplicates(rows)
+    units = _encode(rows, encoder, outcomes, settings)
+    parts = [slice(0, len(units))]
+    if units and settings.max_file_bytes is not None:
+        parts = runs([unit.num_bytes for unit in units], settings.max_file_bytes)
+    before = [*previous, *[None] * len(parts)]
+    _check_whole(units, [units[part] for part in parts], outcomes)
+    return PackedShard(
+        quarantine=outcomes.quarantine(),
+        ledger=outcomes.ledger(),
+        files=[pack_units(units[part], settings, last, max_drift) for part, last in zip(parts, before, strict=False)],
+    )
+
+
+def _check_whole(units: list[Unit], parts: list[list[Unit]], outcomes: Outcomes) -> None:
+    """What the ledger counts as packed is what goes to files: a row is one unit, or as many as it was cut into."""
+    num_units = len(outcomes.open()) + sum(len(cut.parts) - 1 for cut in outcomes.cuts.values())
+    in_files = sum(map(len, parts))
+    assert num_units == len(units) == in_files, f"{num_units} samples are counted as packed, {in_files} go to files"
+
+
+def pack_units(
+    units: list[Unit], settings: PackSettings, previous: keep_packs.Previous | None = None, max_drift: float = 0.003
+) -> PackedFile:
+    """Choose packs of a file by lengths and costs, and deal them to row groups; `units` in the shard's order."""
+    lengths, demand = _demand(units)
+    costs = demand["vision_costs"]
+    options = {"attention_weight": settings.attention_weight} if settings.algorithm == "balanced" else {}
+    algorithm = knapsack.ALGORITHMS[settings.algorithm]
+
+    def pack(members: list[int]) -> list[list[int]]:
+        at = np.asarray(members, np.int64)
+        some = {name: values[at] for name, values in demand.items()}
+        bins = algorithm(lengths[at], settings.budgets, **some, **options)
+        return [at[np.sort(b)].tolist() for b in bins]  # a pack reads in the shard's order
+
+    if previous is None:
+        bins = pack(list(range(len(units))))
+        pack_costs = np.asarray([costs[b].sum() for b in bins], np.int64)
+        groups = row_groups_module.row_groups(pack_costs, settings.num_packs_per_row_group, settings.seed)
+        plan = keep_packs.Plan([[bins[i] for i in group] for group in groups])
+    else:
+        plan = keep_packs.replan(
+            previous,
+            [unit_key(unit, settings) for unit in units],
+            np.stack([lengths, *demand.values()]),
+            settings.budgets,
+            pack,
+            num_packs_per_group=settings.num_packs_per_row_group,
+            seed=settings.seed,
+            max_drift=max_drift,
+        )
+    placed = sorted(i for group in plan.row_groups for members in group for i in members)
+    assert placed == list(range(len(units))), f"{len(units)} samples came to be packed, {len(placed)} are in packs"
+    return PackedFile(
+        sums=sums_of(units, [members for group in plan.row_groups for members in group], settings),
+        groups=[[[units[i] for i in members] for members in group] for group in plan.row_groups],
+        plan=plan if previous else None,
+    )
+
+
+def sums_of(units: Sequence[Unit], packs: Sequence[Sequence[int]], settings: PackSettings) -> dict:
+    """`PackedFile.sums` of units, in the shard's order, that are packed like this."""
+    lengths, demand = _demand(units)
+    costs, num_images = demand.values()
+    bound = knapsack.bound(lengths, settings.budgets, **demand)
+    found = metrics.histograms(lengths, costs, num_images, packs, settings.seq_len)
+    return metrics.shard_sums(lengths, costs, len(packs), bound) | {"histograms": found}
+
+
+def _demand(units: Sequence[Unit]) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """Tokens of each unit, and what else the knapsack asks for."""
+    return np.asarray([len(unit.encoded.input_ids) for unit in units], np.int64), {
+        "vision_costs": np.asarray([unit.encoded.vision_cost for unit in units], np.int64),
+        "num_images": np.asarray([len(unit.sizes) for unit in units], np.int64),
+    }
+
+
+def unit_key(unit: Unit, settings: PackSettings) -> keep_packs.Key:
+    """How a unit is found again. Parts of one sample can be alike in all but their tokens."""
+    ids = unit.encoded.input_ids
+    tokens = keep_packs.checksum(ids) if settings.over_length == "split_turns" else 0
+    return keep_packs.Key(unit.sample_id, unit.source, len(ids), len(unit.sizes), tokens)
+
+
+def _encode(rows: Rows, encoder: Encoder, outcomes: Outcomes, settings: PackSettings) -> list[Unit]:
+    """What can be packed, in the rows' order; what becomes of the other rows goes to `outcomes`."""
+    units: list[Unit] = []
+    todo = outcomes.open()
+    for start in range(0, len(todo), ENCODE_BATCH):
+        usable: dict[int, tuple[list[dict], list[Size]]] = {}
+        for i in todo[start : start + ENCODE_BATCH]:
+            found = _usable(rows, i, settings, outcomes)
+            if isinstance(found, EncodeError):
+                outcomes.problems[i] = found
+            else:
+                usable[i] = found
+        results = encoder.encode([messages for messages, _ in usable.values()], [sizes for _, sizes in usable.values()])
+        for i, result in zip(usable, results, strict=True):
+            if isinstance(result, EncodeError):
+                outcomes.problems[i] = result
+            else:
+                units += _fit(rows, i, *usable[i], result, encoder, outcomes, settings)
+    return units
+
+
+def _usable(
+    rows: Rows, i: int, settings: PackSettings, outcomes: Outcomes
+) -> tuple[list[dict], list[Size]] | EncodeError:
+    """A row's messages and the sizes of its images, which become here what is stored: frames of videos, scaled down."""
+    if rows.reason[i] is not None:
+        return EncodeError(rows.reason[i], "")
+    if rows.sample_id[i] in settings.taken_down:
+        return EncodeError("taken_down", "")
+    messages = rows.messages(i)
+    if messages is None:
+        return EncodeError("texts_missing", "")
+    try:
+        if rows.source[i] in settings.videos:
+            messages, rows.images[i] = with_frames(messages, rows.images[i], settings.videos[rows.source[i]])
+        data = [None if image is None else image["bytes"] for image in rows.images[i]]
+        prepared = [prepare(d, settings.images.verify, settings.images.max_side) for d in data]
+    except ImageError as error:
+        return EncodeError(error.reason, error.detail)
+    for k, (_, smaller) in enumerate(prepared):
+        if smaller is not None:
+            rows.images[i][k] = {**rows.images[i][k], "bytes": smaller}
+    outcomes.num_images_reencoded[i] = sum(smaller is not None for _, smaller in prepared)
+    return messages, [size for size, _ in prepared]
+
+
+def _fit(
+    rows: Rows, i: int, messages: list[dict], sizes: list[Size], sample: EncodedSample,
+    encoder: Encoder, outcomes: Outcomes, settings: PackSettings,
+) -> list[Unit]:  # fmt: skip
+    """A row as units that fit in a pack: itself, parts of it by `over_length`, or none and a problem."""
+    outcomes.num_tokens[i] = len(sample.input_ids)
+    problem = settings.problem_of(sample)
+    if problem is None:
+        return [Unit(rows.sample_id[i], rows.source[i], rows.images[i], sizes, sample)]
+    short = shorten(
+        settings.over_length, messages, sizes, sample, encoder.encode, lambda s: settings.problem_of(s) is None
+    )
+    if not short.parts:
+        outcomes.problems[i] = problem
+        return []
+    outcomes.cuts[i] = short
+    return [
+        Unit(
+            rows.sample_id[i],
+            rows.source[i],
+            [rows.images[i][k] for k in part.images],
+            [sizes[k] for k in part.images],
+            part.encoded,
+        )
+        for part in short.parts
+    ]

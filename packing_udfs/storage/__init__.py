@@ -1,0 +1,1 @@
+"""Bytes by range from the Hub, a URL or a folder."""

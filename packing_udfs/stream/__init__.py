@@ -1,0 +1,1 @@
+"""Packs to the batches of a rank."""
