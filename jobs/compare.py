@@ -7,6 +7,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+from jobs.forecast import comparison_page
 from jobs.forecast.comparison import as_json, as_text, compare
 from jobs.java import JavaError
 from packing_udfs.config_file import describe, load
@@ -31,8 +32,6 @@ def main(argv: list[str] | None = None, spark: SparkSession | None = None) -> in
     args = parser.parse_intermixed_args(argv)
     logging.basicConfig(format="%(levelname)s %(name)s: %(message)s")
     try:
-        from jobs.forecast.forecast import comparison_page  # which imports this module
-
         config = load(args.config, args.overrides)
         found = compare(config, args.max_samples, args.global_batch_size, spark, spark_conf=args.spark_conf)
     except (ValueError, JavaError) as error:

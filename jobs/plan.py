@@ -5,13 +5,12 @@ import json
 import logging
 import sys
 
+from jobs.forecast.forecast import as_text, forecast
 from packing_udfs.config_file import describe, load
 
 
 def main(argv: list[str] | None = None) -> int:
     """Command line; returns the exit code."""
-    from jobs.forecast.forecast import as_text, forecast  # it needs the functions above
-
     parser = argparse.ArgumentParser(
         prog="python -m jobs.plan",
         description="What a job would make and need, from a sample of its sources. Needs no Spark and writes nothing.",

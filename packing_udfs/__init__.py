@@ -1,1 +1,1 @@
-"""Pure packing: Arrow, pandas and numpy in, the same out. Nothing here imports pyspark."""
+"""Packs and reads vision-language training data: pure functions of Arrow, pandas and NumPy; no Spark."""

@@ -173,7 +173,7 @@ def test_at_most_lanes_and_prefetch_row_groups_are_in_memory(tmp_path, monkeypat
             live.add(self)
             peak.append(len(live))
 
-    monkeypatch.setattr(read, "Packs", Counted)
+    monkeypatch.setattr(prefetch_module, "Packs", Counted)
     folder = write_dataset(tmp_path, [[4] * (5 * lanes)])
     dataset = PackedDataset(f"{scheme}{folder}", global_batch_size=lanes, prefetch=prefetch, decode=None)
     batches = iter(dataset)

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from jobs.forecast import estimates
+from jobs.forecast import forecast as module
 from jobs.forecast.forecast import as_text, forecast
-from jobs.forecast.forecast import forecast as module
+from jobs.plan import main as plan_command
 from jobs.shards import plan
 from packing_udfs import config, knapsack
 from packing_udfs.config import ConfigError
@@ -165,7 +166,7 @@ def test_rows_that_cannot_be_read_are_an_error_of_the_source(repo, session_hub, 
 
     monkeypatch.setattr(module, "draw", draw_without_access)
     try:
-        assert plan.main(["--config", str(path)]) == 1
+        assert plan_command(["--config", str(path)]) == 1
     finally:
         session_hub.faults.clear()
     assert re.match(f"error: sources.0.repo: rows of {repo} cannot be read: .*{status}", capsys.readouterr().err)
@@ -271,13 +272,13 @@ def test_arguments_below_one_are_refused(repo, name):
 def test_command_line(repo, tmp_path, capsys):
     path = tmp_path / "job.yaml"
     path.write_text(job(repo).model_dump_json())
-    assert plan.main(["--config", str(path), "--max-rows", "128", "--json"]) == 0
+    assert plan_command(["--config", str(path), "--max-rows", "128", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found == forecast(job(repo), max_rows=128)
-    assert plan.main(["--config", str(path), "--max-rows", "128"]) == 0
+    assert plan_command(["--config", str(path), "--max-rows", "128"]) == 0
     shown = capsys.readouterr().out
     assert shown == as_text(found) + "\n"
     assert f"{found['num_packs']['low']:,} – {found['num_packs']['high']:,}" in shown
     assert "user/forecast: 4 shards, 11 files, 1 commit\n" in shown
-    assert plan.main(["--config", str(path), "output.max_operations_per_commit=500"]) == 1
+    assert plan_command(["--config", str(path), "output.max_operations_per_commit=500"]) == 1
     assert "output.max_operations_per_commit" in capsys.readouterr().err

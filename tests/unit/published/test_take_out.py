@@ -12,7 +12,7 @@ from huggingface_hub import HfApi
 
 from jobs import takedown
 from jobs.output.folder import Folder
-from jobs.published import take_out
+from jobs.published import take_out, takedown_proof
 from jobs.published.check_dataset import validate
 from jobs.published.dataset import Packed, open_packed
 from jobs.published.remainder import Remainder, _runs
@@ -100,7 +100,7 @@ def _images(packed: Packed, gone: list) -> list[bytes]:
 
 def test_a_source_goes_whole(published):
     sources = sorted({sample[1] for sample in published})
-    done = take_out.take_down(REPO, take_out.Wanted(source=sources[0]), processor=PROCESSOR)
+    done = take_out.take_down(REPO, takedown_proof.Wanted(source=sources[0]), processor=PROCESSOR)
     packed = open_packed(REPO)
     assert done["num_samples"] >= 50
     assert {sample[1] for sample in samples(packed)} == set(sources[1:])
@@ -154,14 +154,14 @@ class Held:
         rows = pa.table({"file": ["data/0.parquet"], "row_group": [0]})
         split = SimpleNamespace(manifest=SimpleNamespace(row_groups=rows), files=set(), rows=[])
         hashes = {hashlib.sha256(one.encode()).digest() for one in gone}
-        return prove(self, {"train": split}, take_out.Wanted(frozenset([99])), hashes, Path("/nowhere"))
+        return prove(self, {"train": split}, takedown_proof.Wanted(frozenset([99])), hashes, Path("/nowhere"))
 
 
 def test_all_that_share_an_image_are_named_at_once():
     """Sample 5 shows what goes, 1 shares an image with it and stands before it, 4 with that one; 2 and 3 with none."""
     held = Held(s1="bc", s2="", s3="xy", s4="cd", s5="ab")
     assert held.prove("z") == 8
-    with pytest.raises(take_out.SharedImagesError) as error:
+    with pytest.raises(takedown_proof.SharedImagesError) as error:
         held.prove("a")
     assert error.value.ids == [1, 4, 5]
     assert str(error.value).startswith("3 other samples would show an image that is to be taken down, or share one ")
@@ -170,7 +170,7 @@ def test_all_that_share_an_image_are_named_at_once():
 
 
 def test_of_many_that_share_an_image_the_first_are_shown():
-    with pytest.raises(take_out.SharedImagesError) as error:
+    with pytest.raises(takedown_proof.SharedImagesError) as error:
         Held(**{f"s{i}": "a" for i in range(50)}).prove("a")
     assert error.value.ids == list(range(50))
     assert "19 of of in data/0.parquet and 30 more; nothing" in str(error.value)
@@ -197,7 +197,7 @@ def test_what_is_refused_leaves_nothing_in_a_folder(tmp_path, monkeypatch):
 
     def look(*arguments):
         looked.append(arguments)
-        raise take_out.TakedownError("shows an image that is to be taken down")
+        raise takedown_proof.TakedownError("shows an image that is to be taken down")
 
     monkeypatch.setattr(take_out, "prove", look)
     assert takedown.main(["--repo", folder.folder, f"--ids={gone[0]}", "--processor", str(DEMO / "processor")]) == 1
@@ -319,10 +319,8 @@ def test_a_file_that_lost_a_sample_is_never_published(tmp_path, capsys, monkeypa
     folder = shown(plain, tmp_path / "volume")
     head = folder.read_head()
     gone = alone(samples(open_packed(folder.folder)))[0][0]
-    write = take_out.shard_file.write_shard
-    monkeypatch.setattr(
-        take_out.shard_file, "write_shard", lambda local, path, groups: write(local, path, list(groups)[1:])
-    )
+    write = take_out.write.write_shard
+    monkeypatch.setattr(take_out.write, "write_shard", lambda local, path, groups: write(local, path, list(groups)[1:]))
     assert takedown.main(["--repo", folder.folder, "--processor", PROCESSOR, f"--ids={gone}"]) == 1
     assert "1 were taken out and" in capsys.readouterr().err
     assert folder.read_head() == head
