@@ -26,8 +26,9 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 run: setup ## the main job on the embedded local Hub, with its result shown
 	$(BIN)/python -m jobs.demo
 
-test: setup ## all tests but the slow ones
-	$(BIN)/pytest -m 'not slow'
+test: setup ## all tests but the slow ones, and how much of the code they run
+	$(BIN)/pytest -m 'not slow' --cov --cov-report=
+	$(BIN)/coverage report --format=total | sed 's/.*/coverage: & % of the lines of jobs and packing_udfs, Spark workers aside/'
 
 test-slow: setup test-spark-4.0 ## faults, kills, clusters, the oldest Spark and other tests that take minutes
 	$(BIN)/pytest -m slow
@@ -43,9 +44,10 @@ $(OLD_SPARK)/.ready: | $(VENV)/.ready
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --target $(OLD_SPARK) 'pyspark==4.0.*'
 	touch $@
 
-lint: setup ## style, import bans, formatting
+lint: setup ## style, import bans, formatting, types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/pyright
 
 fmt: setup ## format the code
 	$(BIN)/ruff check --fix .
@@ -77,6 +79,6 @@ dist: setup ## the archive that Spark's workers unpack: dist/packing-env.tar.gz;
 	ln -sfn $(VENV) env
 
 clean: ## remove what the other targets made
-	rm -rf $(VENV) $(OLD_SPARK) env .local_hub artifacts .pytest_cache .hypothesis .ruff_cache build dist *.egg-info
+	rm -rf $(VENV) $(OLD_SPARK) env .local_hub artifacts .pytest_cache .hypothesis .ruff_cache .coverage build dist *.egg-info
 
 .PHONY: help setup run test test-slow test-spark-4.0 lint fmt bench soak compare notebooks hub cluster dist clean

@@ -14,7 +14,7 @@ import yaml
 
 from jobs.shards.session import ROOT
 
-DOCUMENTS = ("README.md", "CONTRIBUTING.md", "conf/databricks/README.md", "jobs/demo/README.md")
+DOCUMENTS = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "conf/databricks/README.md", "jobs/demo/README.md")
 PROGRAMS = (
     "make",
     ".venv/bin/",
@@ -56,6 +56,8 @@ RUN_BY = {
     r".*spark-submit .*standalone\.conf .*": f"{CLUSTER}::test_the_bytes_are_those_of_local_mode",
     r"spark-submit": f"{SUBMIT}::test_spark_submit_gives_the_same_dataset",
     r"env/bin/python3": "tests/spark/test_conf.py",
+    r"\.venv/bin/pre-commit install": f"{HERE}::test_before_a_commit_runs_what_lint_runs",
+    r"packing-udfs --version": "tests/unit/test_databricks.py::test_every_command_is_a_modules_main",
 }
 # Target of the Makefile → what its recipe runs, and the test that runs the same.
 MAKE = {
@@ -70,7 +72,7 @@ MAKE = {
     "test": (r"pytest -m 'not slow'", ".ci/run"),
     "test-slow": (r"pytest -m slow", ".ci/run"),
     "test-spark-4.0": (r"pytest tests/spark -m 'not slow'", ".ci/run"),
-    "lint": (r"ruff check \.", ".ci/run"),
+    "lint": (r"pyright", ".ci/run"),
     "fmt": (r"ruff check --fix \.", ".ci/run"),  # lint, and what it would change
     "bench": (r"python -m tests\.bench", f"{HERE}::test_every_bench_has_a_name"),
     "soak": (r"python -W ignore -m tests\.reader\.soak", "tests/reader/test_soak.py"),
@@ -202,6 +204,30 @@ def test_help_lists_every_target():
     (phony,) = re.findall(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE)
     assert sorted(listed) == sorted(phony.split())
     assert set(listed) - {"clean"} <= MAKE.keys()
+
+
+def lint_commands() -> list[str]:
+    done = subprocess.run(["make", "-n", "lint"], cwd=ROOT, capture_output=True, text=True, check=True)
+    return re.findall(r"^\.venv/bin/((?:ruff|pyright).*)$", done.stdout, re.MULTILINE)
+
+
+def test_before_a_commit_runs_what_lint_runs():
+    (local,) = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text("utf-8"))["repos"]
+    hooks = [hook["entry"].removeprefix(".venv/bin/").replace(" --force-exclude", "") for hook in local["hooks"]]
+    assert hooks == [command.removesuffix(" .") for command in lint_commands()]
+    assert len(hooks) == 3
+
+
+def test_the_workflow_runs_what_a_person_runs():
+    workflow = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text("utf-8"))
+    steps = [step["run"] for job in workflow["jobs"].values() for step in job["steps"] if "run" in step]
+    targets = [re.fullmatch(r"make (\S+) PIP_ARGS=.*", step)[1] for step in steps]
+    assert targets == re.findall(r"^make (\S+)$", (ROOT / ".ci/run").read_text("utf-8"), re.MULTILINE)
+    assert workflow["jobs"]["test"]["strategy"]["matrix"]["python"] == ["3.11", "3.12", "3.13"]
+
+
+def test_the_readme_is_short():
+    assert len((ROOT / "README.md").read_text("utf-8").splitlines()) <= 200
 
 
 @pytest.mark.slow
