@@ -10,17 +10,16 @@ from collections.abc import Callable
 import httpx2
 from huggingface_hub import constants
 from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
-from tenacity import RetryCallState, Retrying, retry_if_exception, wait_exponential
+from tenacity import RetryCallState, Retrying, retry_if_exception
 
 from packing_udfs.storage.hub_errors import chain, is_refused_here, one_line
+from packing_udfs.storage.retry_policy import PASSING_STATUS, pause
 
-BUSY = (408, 429, 500, 502, 503, 504)
 # What a request to the Hub may raise. hf_xet raises RuntimeError for what its server or the network did.
 HUB_ERRORS = (HfHubHTTPError, httpx2.HTTPError, OSError, RuntimeError, ValueError)
 # Without an answer. A file that is not in the cache is one that the Hub could not be asked for.
 UNANSWERED = (HfHubHTTPError, httpx2.TransportError, ConnectionError, TimeoutError, LocalEntryNotFoundError)
-LONGEST_PAUSE = 30  # seconds
-LOCAL_SECONDS = 10  # for a Hub on this machine that is not running
+LOCAL_SECONDS = 10  # seconds, for a Hub on this machine that is not running
 logger = logging.getLogger(__name__)
 
 
@@ -29,7 +28,7 @@ def is_transient(error: BaseException) -> bool:
     found = list(chain(error))
     for one in found:
         if isinstance(one, HfHubHTTPError) and one.response is not None:
-            return one.response.status_code in BUSY
+            return one.response.status_code in PASSING_STATUS
     return any(isinstance(one, UNANSWERED) for one in found)
 
 
@@ -56,7 +55,7 @@ def retrying(seconds: float, again: Callable[[BaseException], bool] = is_transie
 
     return Retrying(
         retry=retry_if_exception(again),
-        wait=wait_exponential(multiplier=0.5, max=LONGEST_PAUSE),
+        wait=lambda state: pause(state.attempt_number),
         stop=is_over,
         before_sleep=say,
         reraise=True,

@@ -1,9 +1,10 @@
 """Byte ranges of files in a local folder, behind any fsspec URL or on the Hub, through faults that pass.
 
 One loop serves all of them: ask, keep what arrives, and after a fault that may pass (429, 5xx, reset, timeout, a body
-that ends early) wait and ask for the rest, from the last byte on. Waits double up to `MAX_WAIT`, or are what
-Retry-After says. Without a new byte for `retry_seconds`, or at once for what no wait mends (no access, no such file),
-it raises FetchError. Cost: one request a range. How the Hub is asked is in `packing_udfs.storage.hub`.
+that ends early) wait and ask for the rest, from the last byte on. How long it waits is in
+`packing_udfs.storage.retry_policy`. It raises FetchError after `retry_seconds` without a new byte, and at once for
+what no wait mends (no access, no such file). Cost: one request a range. How the Hub is asked is in
+`packing_udfs.storage.hub`.
 
 Rejected: pyarrow's dataset scanner (no prefetch by default, buffers that are never released, aborts when left early).
 """
@@ -23,6 +24,7 @@ import pyarrow as pa
 from packing_udfs.storage import http
 from packing_udfs.storage.folder_state import PUBLISHED, places
 from packing_udfs.storage.mapped import map_range
+from packing_udfs.storage.retry_policy import pause
 from packing_udfs.storage.slabs import Slabs
 
 T = TypeVar("T")
@@ -30,7 +32,6 @@ log = logging.getLogger(__name__)
 
 RANGE_SIZE = 128 << 20  # bytes of one request at most: all of a row group, unless those are huge
 BLOCK_SIZE = 1 << 20  # bytes taken at a time; in between it is seen whether the reader has been left
-MAX_WAIT = 30.0  # seconds between two attempts at most, unless Retry-After says more
 _WORTH_SAYING = 5.0  # seconds of wait from which on it is logged
 
 
@@ -206,7 +207,7 @@ class Source:
                     raise FetchError(f"{self.name}: {what}: {fault}") from fault
                 attempts += 1
                 asked = getattr(fault, "wait", None)
-                wait = min(0.25 * 2**attempts, MAX_WAIT) * draw.uniform(0.5, 1.0) if asked is None else asked
+                wait = pause(attempts) * draw.uniform(0.5, 1.0) if asked is None else asked
                 waited, cause = time.monotonic() - since, f"{type(fault).__name__}: {fault}"
                 cause += "" if asked is None else f", try again in {asked:g} s"
                 if waited + wait > self.retry_seconds:

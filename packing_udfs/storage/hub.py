@@ -23,9 +23,8 @@ from huggingface_hub.utils import WeakFileLock, build_hf_headers, validate_repo_
 
 from packing_udfs.storage import http as http_module
 from packing_udfs.storage.byte_source import AbsentError, FetchError, PassingError, Source
+from packing_udfs.storage.retry_policy import PASSING_STATUS, STALE_STATUS, asked_pause
 
-_PASSING_STATUS = frozenset({408, 425, 429, 500, 502, 503, 504})
-_REFUSED_STATUS = frozenset({400, 401, 403, 404, 410})  # how storage answers to a signed URL that has expired
 _NO_SUCH_RANGE = 416
 _REDIRECTS, _MAX_REDIRECTS = frozenset({301, 302, 303, 307, 308}), 5
 _COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -78,7 +77,7 @@ class HubSource(Source):
         except EntryNotFoundError:
             return []
         except HfHubHTTPError as error:
-            if error.response is not None and error.response.status_code not in _PASSING_STATUS:
+            if error.response is not None and error.response.status_code not in PASSING_STATUS:
                 raise FetchError(f"{self.name}: {folder}: {' '.join(str(error).split())}") from error
             raise PassingError(" ".join(str(error).split())) from error
         except httpx2.TransportError as error:
@@ -141,11 +140,11 @@ class HubSource(Source):
                     url = urljoin(url, to)
                     continue
             what = f"{answer.status} {answer.reason}: {answer.headers.get('X-Error-Message') or body}"
-            if signed != resolve and answer.status in _REFUSED_STATUS:
+            if signed != resolve and answer.status in STALE_STATUS:
                 self._signed.pop(path, None)
                 raise PassingError(f"{what}, for a signed URL, which has expired", wait=0.0)
-            if answer.status in _PASSING_STATUS:
-                raise PassingError(what, _asked_wait(answer.headers))
+            if answer.status in PASSING_STATUS:
+                raise PassingError(what, asked_pause(answer.headers))
             if answer.headers.get("X-Error-Code") == "EntryNotFound":
                 raise FileNotFoundError(f"{self.name}: {path}: {what}")
             error = AbsentError if answer.status == _NO_SUCH_RANGE else FetchError
@@ -183,10 +182,3 @@ def _keep(path: Path, data: bytes) -> None:
     except OSError:
         with suppress(OSError):
             draft.unlink(missing_ok=True)
-
-
-def _asked_wait(headers) -> float | None:
-    """Seconds from Retry-After, or from the Hub's `ratelimit: "resolvers";r=0;t=55`; None when neither says."""
-    limit = headers.get("ratelimit", "").replace(" ", "")
-    found = re.fullmatch(r"\s*(\d+)\s*", headers.get("Retry-After", "")) or re.search(r";r=0;t=(\d+)", limit)
-    return float(found[1]) or None if found else None
