@@ -6,13 +6,15 @@ An adapter asks for `image`; the source may have `Image`, a WebDataset field `jp
 2. under its own name, upper or lower case,
 3. as a field of WebDataset's column `json`, which holds a sample's JSON file.
 
-Only types are looked at here, so all of it runs before Spark starts; columns become expressions in `expressions.py`.
+Only types are looked at here, before Spark starts.
 """
 
 import re
 from dataclasses import dataclass
 
 from pyspark.sql.types import ArrayType, BinaryType, DataType, StringType, StructType
+
+__all__ = ["ColumnError", "Columns", "Field", "Turns", "element_of", "field_of", "media_kind", "turns_of"]
 
 # Names of WebDataset columns, which are extensions: "jpg", "0.jpg", "left.png".
 _IMAGE_EXTENSIONS = ("jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff", "avif", "jp2", "ppm")
@@ -37,6 +39,11 @@ class Field:
     @property
     def name(self) -> str:
         return ".".join(self.path)
+
+    def inner(self, name: str) -> "Field | None":
+        """A field inside this one, by its name in any case."""
+        found = field_of(self.kind, name)
+        return Field(self.path + found.path, found.kind) if found else None
 
 
 class Columns:
@@ -76,21 +83,20 @@ class Columns:
             self._at(path)
 
     def _at(self, path: str) -> Field:
-        found = Field((), self.schema)
         whole = field_of(self.schema, path)  # WebDataset's names have dots themselves
         if whole:
             return whole
-        for part in path.split("."):
-            inner = field_of(found.kind, part) if isinstance(found.kind, StructType) else None
+        found = Field((), self.schema)
+        for name in path.split("."):
+            inner = found.inner(name)
             if inner is None:
                 raise ColumnError(f"there is no column {path!r}; there are {self}", "columns")
-            found = Field(found.path + inner.path, inner.kind)
+            found = inner
         return found
 
     def _in_json(self, name: str) -> Field | None:
         json = field_of(self.schema, "json")
-        inner = field_of(json.kind, name) if json and isinstance(json.kind, StructType) else None
-        return Field(json.path + inner.path, inner.kind) if inner else None
+        return json.inner(name) if json else None
 
     def _media(self, names: tuple[str, str], extensions: tuple[str, ...]) -> tuple[Field, ...]:
         found = self.find(*names)
@@ -111,9 +117,19 @@ class Columns:
         return ", ".join(f"{field.name} {_short(field.dataType)}" for field in self.schema.fields)
 
 
-def field_of(struct: StructType, name: str) -> Field | None:
-    """A struct's field by its name in any case. Raises ColumnError when several differ in case alone."""
-    same = [field for field in struct.fields if field.name.lower() == name.lower()]
+def element_of(kind: DataType) -> DataType:
+    """The type of a list's elements; any other type is itself."""
+    return kind.elementType if isinstance(kind, ArrayType) else kind
+
+
+def field_of(kind: DataType, name: str) -> Field | None:
+    """A struct's field by its name in any case; None for another type.
+
+    Raises ColumnError when several names differ in case alone.
+    """
+    if not isinstance(kind, StructType):
+        return None
+    same = [field for field in kind.fields if field.name.lower() == name.lower()]
     if len(same) > 1:
         raise ColumnError(
             f"the columns {', '.join(f.name for f in same)} differ in case alone, which Spark cannot read"
@@ -136,27 +152,23 @@ class Turns:
 
 def turns_of(field: Field, first: str, second: str) -> Turns | None:
     """The turns in a column whose two fields have these names; None when it is of another type."""
-    kind, is_transposed = field.kind, isinstance(field.kind, StructType)
-    struct = kind.elementType if isinstance(kind, ArrayType) else kind
-    if not isinstance(struct, StructType):
+    is_transposed = isinstance(field.kind, StructType)
+    struct = element_of(field.kind)
+    a, b = field_of(struct, first), field_of(struct, second)
+    if a is None or b is None:
         return None
-    found = [field_of(struct, name) for name in (first, second)]
-    if None in found:
+    if is_transposed and not (isinstance(a.kind, ArrayType) and isinstance(b.kind, ArrayType)):
         return None
-    kinds = [inner.kind for inner in found]
-    if is_transposed:
-        if not all(isinstance(kind, ArrayType) for kind in kinds):
-            return None
-        kinds = [kind.elementType for kind in kinds]
-    return Turns(field, tuple(inner.path[0] for inner in found), tuple(kinds), is_transposed)
+    kinds = (element_of(a.kind), element_of(b.kind)) if is_transposed else (a.kind, b.kind)
+    return Turns(field, (a.name, b.name), kinds, is_transposed)
 
 
 def media_kind(kind: DataType) -> DataType | None:
-    """Type of one image or video of a column: BinaryType, or a struct with `bytes`; StringType when it is but a path.
+    """The type of one image or video in a column of them, or of lists of them; None when it holds neither.
 
-    None when the column holds neither. `kind` is the type of one, or of a list of them.
+    BinaryType, a struct with `bytes`, or StringType where a column holds paths alone.
     """
-    one = kind.elementType if isinstance(kind, ArrayType) else kind
+    one = element_of(kind)
     if isinstance(one, StructType):
         inner = field_of(one, "bytes")
         return one if inner and isinstance(inner.kind, BinaryType) else None

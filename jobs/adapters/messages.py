@@ -1,32 +1,34 @@
 """Conversations in `messages` or `conversations`, with images and videos between the words, or with none.
 
-Two forms, told apart by the name of a turn's first field:
+The name of a turn's first field tells two forms apart:
 
-- OpenAI's `role`, `content`: the content is text, or a list of parts of which those of type `image` (`image_url`,
-  `video` …) are placeholders. Text is text: `<image>` in it was typed by someone. A conversation without
-  any placeholder has its images and videos before the first question.
-- ShareGPT's `from`, `value`: `<image>` and `<video>` in a text are placeholders, as the format has them, each with
-  a line break beside it. Where a source has videos and no images, both stand for a video.
+- OpenAI's `role`, `content`: the content is text, or a list of parts. Parts of type `image` (`image_url`, `video` …)
+  are placeholders. Text is text: somebody typed an `<image>` in it. Where a conversation has no placeholder, the images
+  and videos stand before the first question.
+- ShareGPT's `from`, `value`: `<image>` and `<video>` in a text are placeholders, and a line break beside one goes with
+  it. Where a source has videos and no images, both stand for a video.
 
-The k-th placeholder of a kind is the k-th image or video of the row; unequal numbers end in the quarantine
-(`image_count`). Images that are part of the content itself (`content[].image` with bytes) are taken from there.
+The k-th placeholder of a kind is the row's k-th image or video. A row with unequal numbers ends in the quarantine
+(`image_count`). Images inside the content (`content[].image` with bytes) are taken from there.
 """
 
 from dataclasses import dataclass
+from typing import Self
 
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
-from pyspark.sql.types import ArrayType, StringType, StructType
+from pyspark.sql.types import ArrayType, DataType, StringType
 
-from jobs.adapters.columns import Columns, Field, Turns, field_of, media_kind, turns_of
-from jobs.adapters.expressions import MEDIA, MESSAGES, any_null, media, medium, message, pairs, part
-from jobs.adapters.expressions import placeholders as placeholder_parts
-from jobs.adapters.provenance import FILE, ROW
+from jobs.adapters import expressions as E
+from jobs.adapters.adapter import Adapter, Sample
+from jobs.adapters.columns import Columns, Field, Turns, element_of, field_of, media_kind, turns_of
+from jobs.adapters.expressions import Expression
+from jobs.adapters.parts import MEDIA, media, medium, message, pairs, part, placeholders
 from packing_udfs.config import Source
 
-ROLES = {"human": "user", "gpt": "assistant"}
+__all__ = ["Messages", "Text"]
+
+_ROLES = {"human": "user", "gpt": "assistant"}
 # Types of parts, of chat templates and of OpenAI's two APIs, as the chat-template form names them.
-TYPES = {
+_TYPES = {
     **dict.fromkeys(("text", "input_text", "output_text"), "text"),
     **dict.fromkeys(("image", "image_url", "input_image"), "image"),
     **dict.fromkeys(("video", "video_url", "input_video"), "video"),
@@ -34,8 +36,8 @@ TYPES = {
 
 
 @dataclass(frozen=True)
-class Messages:
-    """The adapter `messages`, for the columns of one source."""
+class Messages(Adapter):
+    """The adapter `messages`."""
 
     NEEDS = "messages or conversations (a list of {role, content} or {from, value}), and images or videos"
     USES = ("images", "image", "videos", "video", "messages", "conversations")
@@ -45,7 +47,7 @@ class Messages:
     videos: tuple[Field, ...]
 
     @classmethod
-    def find(cls, columns: Columns) -> "Messages | None":
+    def find(cls, columns: Columns) -> Self | None:
         turns = _turns(columns)
         if turns is None:
             return None
@@ -59,66 +61,34 @@ class Messages:
     @property
     def embedded(self) -> Field | None:
         """The field of a content's parts that holds images with their bytes."""
-        content = self.turns.kinds[1]
-        inner = field_of(content.elementType, "image") if isinstance(content, ArrayType) else None
-        return (
-            inner if inner and media_kind(inner.kind) and not isinstance(inner.kind, StringType | ArrayType) else None
-        )
+        inner = field_of(element_of(self.turns.kinds[1]), "image")
+        kind = media_kind(inner.kind) if inner else None
+        is_image = kind is not None and inner and not isinstance(inner.kind, StringType | ArrayType)
+        return inner if is_image else None
 
     @property
     def is_sharegpt(self) -> bool:
         return self.turns.names[0].lower() == "from"
 
-    def make(self, rows: DataFrame, source: Source) -> DataFrame:
-        first = rows.select(
-            FILE,
-            ROW,
-            pairs(self.turns).alias("turns"),
-            media(self.images, null_is_none=True).alias("given"),
-            media(self.videos, null_is_none=True).alias("videos"),
-        )
-        with_parts = (
-            first.withColumn("images", self._embedded() if self.embedded and not self.images else F.col("given"))
-            .withColumn("messages", F.transform("turns", lambda t: message(_role(t["a"]), self._parts(t["b"]))))
-            .withColumn("reason", self._reason())
-        )
-        if not self.is_sharegpt:
-            with_parts = with_parts.withColumn("messages", _with_placeholders())
-        return (
-            with_parts.withColumn("images", F.concat("images", "videos"))
-            .withColumn("messages", F.col("messages").cast(MESSAGES))
-            .withColumn("num_turns_dropped", F.lit(0))
-        )
+    def make(self, source: Source) -> Sample:
+        turns = E.once(pairs(self.turns))
+        videos = E.once(media(self.videos, null_is_none=True))
+        if self.embedded and not self.images:
+            images = E.once(_embedded(turns, self.embedded))
+        else:
+            images = E.once(media(self.images, null_is_none=True))
+        said = E.once(E.transform(turns, lambda turn: message(_role(turn["first"]), self._content(turn["second"]))))
+        messages = said if self.is_sharegpt else _with_placeholders(said, images, videos)
+        return Sample(messages, E.concat(images, videos), _reason(said))
 
-    def _embedded(self) -> Column:
-        name, kind = self.embedded.path[0], self.embedded.kind
-
-        def of_turn(turn: Column) -> Column:
-            there = F.filter(turn["b"], lambda p: p.getField(name).isNotNull())
-            return F.coalesce(
-                F.transform(there, lambda p: medium(p.getField(name), kind)).cast(MEDIA), F.array().cast(MEDIA)
-            )
-
-        return F.coalesce(F.flatten(F.transform("turns", of_turn)), F.array().cast(MEDIA))
-
-    def _parts(self, content: Column) -> Column:
+    def _content(self, content: Expression) -> Expression:
         kind = self.turns.kinds[1]
         if isinstance(kind, ArrayType):
-            type_, text = (field_of(kind.elementType, name).path[0] for name in ("type", "text"))
-            return F.transform(content, lambda p: _part(p.getField(type_), p.getField(text)))
+            type_, text = (found.name for name in ("type", "text") if (found := field_of(kind.elementType, name)))
+            return E.transform(content, lambda given: _part(given[type_], given[text]))
         if self.is_sharegpt and (self.images or self.videos):
             return _split(content, has_images=bool(self.images), has_videos=bool(self.videos))
-        return F.array(part("text", content))
-
-    def _reason(self) -> Column:
-        parts = F.flatten(F.transform("messages", lambda m: m["content"]))  # null when a content is
-        return (
-            F.when(F.coalesce(F.size("messages"), F.lit(0)) < 1, "texts_missing")
-            .when(any_null(F.col("messages"), lambda m: m["role"].isNull() | m["content"].isNull()), "texts_missing")
-            .when(any_null(parts, lambda p: p["type"].isNull()), "texts_missing")
-            .when(any_null(parts, lambda p: (p["type"] == "text") & p["text"].isNull()), "texts_missing")
-            .when(any_null(parts, lambda p: ~p["type"].isin("text", "image", "video")), "part_unsupported")
-        )
+        return E.array(part("text", content))
 
 
 @dataclass(frozen=True)
@@ -129,7 +99,7 @@ class Text(Messages):
     USES = ("messages", "conversations")
 
     @classmethod
-    def find(cls, columns: Columns) -> "Text | None":
+    def find(cls, columns: Columns) -> Self | None:
         turns = _turns(columns)
         return None if turns is None else cls(turns, (), ())
 
@@ -149,56 +119,78 @@ def _turns(columns: Columns) -> Turns | None:
     return None
 
 
-def _is_content(kind) -> bool:
+def _is_content(kind: DataType) -> bool:
     """Whether a content is text, or a list of parts with a type and a text."""
-    if isinstance(kind, ArrayType) and isinstance(kind.elementType, StructType):
+    if isinstance(kind, ArrayType):
         return all(field_of(kind.elementType, name) for name in ("type", "text"))
     return isinstance(kind, StringType)
 
 
-def _role(role: Column) -> Column:
-    lower = F.lower(role)
-    named = F.when(lower.isNull(), None)
-    for theirs, ours in ROLES.items():
-        named = named.when(lower == theirs, ours)
-    return named.otherwise(lower)
+def _embedded(turns: Expression, image: Field) -> Expression:
+    """The images inside the parts of the content, in their order."""
+
+    def of_turn(turn: Expression) -> Expression:
+        parts = E.filter_by(turn["second"], lambda given: ~given[image.name].is_null())
+        return E.coalesce(
+            E.transform(parts, lambda given: medium(given[image.name], image.kind)), E.constant([], MEDIA)
+        )
+
+    return E.coalesce(E.flatten(E.transform(turns, of_turn)), E.constant([], MEDIA))
 
 
-def _part(kind: Column, text: Column) -> Column:
-    named = F.when(kind.isNull(), None)
-    for theirs, ours in TYPES.items():
-        named = named.when(kind == theirs, ours)
-    named = named.otherwise(kind)
-    return part(named, F.when(named == "text", text))
+def _role(role: Expression) -> Expression:
+    return _renamed(E.lower(role), _ROLES)
 
 
-def _split(text: Column, *, has_images: bool, has_videos: bool) -> Column:
-    """A text with `<image>` and `<video>` in it as parts; a line break on each side of a marker goes with it.
+def _part(kind: Expression, text: Expression) -> Expression:
+    kind = _renamed(kind, _TYPES)
+    return part(kind, E.when(kind == "text", text))
+
+
+def _renamed(name: Expression, names: dict[str, str]) -> Expression:
+    found = name
+    for theirs, ours in names.items():
+        found = E.when(name == theirs, ours, found)
+    return found
+
+
+def _split(text: Expression, *, has_images: bool, has_videos: bool) -> Expression:
+    """The parts of a text with `<image>` and `<video>` in it; a line break on each side of a marker goes with it.
 
     "<image>\\nWhat is it?" ─▶ [image, "What is it?"]
     """
-    markers = "<image>|<video>" if has_videos else "<image>"
-    image_is = "image" if has_images else "video"
-    alone = F.regexp_replace(text, f"\\n?({markers})\\n?", "$1")
-    around = "|".join(f"(?<={marker})|(?={marker})" for marker in markers.split("|"))
+    markers = {"<image>": "image" if has_images else "video"} | ({"<video>": "video"} if has_videos else {})
+    alone = E.regexp_replace(text, f"\\n?({'|'.join(markers)})\\n?", "$1")
+    pieces = E.split(alone, "|".join(f"(?<={marker})|(?={marker})" for marker in markers))
 
-    def kind(piece: Column) -> Column:
-        is_video = (piece == "<video>") & F.lit(has_videos)
-        return F.when(piece == "<image>", F.lit(image_is)).when(is_video, F.lit("video")).otherwise("text")
+    def of_piece(piece: Expression) -> Expression:
+        is_marker = piece.is_in(tuple(markers))
+        return part(E.when(is_marker, _renamed(piece, markers), "text"), E.when(~is_marker, piece))
 
-    parts = F.transform(F.split(alone, around), lambda piece: _part(kind(piece), piece))
-    parts = F.filter(parts, lambda p: (p["type"] != "text") | (p["text"] != ""))
-    return F.when(F.size(parts) > 0, parts).otherwise(F.array(part("text", text)))
+    parts = E.transform(E.filter_by(pieces, lambda piece: ~(piece == "")), of_piece)
+    return E.when(E.size(parts) == 0, E.array(part("text", text)), parts)
 
 
-def _with_placeholders() -> Column:
-    """The messages, with images and videos before the first question where nothing says where they stand."""
-    parts = F.flatten(F.transform("messages", lambda m: m["content"]))
-    is_placed = any_null(parts, lambda p: p["type"] != "text")
-    first = F.greatest(F.array_position(F.transform("messages", lambda m: m["role"]), "user"), F.lit(1)) - 1
-    before = placeholder_parts(F.size("images"), F.size("videos"))
-    placed = F.transform(
-        "messages",
-        lambda m, i: F.when(i == first, message(m["role"], F.concat(before, m["content"]))).otherwise(m),
+def _reason(messages: Expression) -> Expression:
+    parts = E.flatten(E.transform(messages, lambda said: said["content"]))  # null when a content is
+    is_missing = (
+        (E.size(messages) == 0)
+        | E.exists(messages, lambda said: said["role"].is_null() | said["content"].is_null())
+        | E.exists(parts, lambda one: one["type"].is_null() | ((one["type"] == "text") & one["text"].is_null()))
     )
-    return F.when(is_placed, F.col("messages")).otherwise(placed)
+    is_unknown = E.exists(parts, lambda one: ~one["type"].is_in(("text", "image", "video")))
+    return E.when(is_missing, "texts_missing", E.when(is_unknown, "part_unsupported"))
+
+
+def _with_placeholders(messages: Expression, images: Expression, videos: Expression) -> Expression:
+    """The messages, with images and videos before the first question where no placeholder says where they stand."""
+    parts = E.flatten(E.transform(messages, lambda said: said["content"]))
+    is_placed = E.exists(parts, lambda one: ~(one["type"] == "text"))
+    first = E.coalesce(E.index_of(E.transform(messages, lambda said: said["role"]), "user"), 0)
+    before = placeholders(E.size(images), E.size(videos))
+
+    def placed(said: Expression, i: Expression) -> Expression:
+        content = E.when(i == first, E.concat(before, said["content"]), said["content"])
+        return message(said["role"], content)
+
+    return E.when(is_placed, messages, E.transform(messages, placed))

@@ -1,7 +1,7 @@
 """Blocks of neighbouring rows, drawn by a seed over a source's files, and what the job would make of them.
 
 For looking ahead without Spark (`jobs.forecast.forecast`). A block is read by what reads in the job, its rows become
-samples (`adapters.plain`), and the job's own `pack_shard` packs them, so that tokens, vision cost, images and bytes
+samples (`adapters.to_sample`), and the job's own `pack_shard` packs them, so that tokens, vision cost, images and bytes
 are what they will be, and so is what is set aside. A block's bytes are let go before the next is read.
 
 Of Parquet files and folders of images any block can be read; of other files the first rows, of up to NUM_FILES files.
@@ -22,7 +22,7 @@ import pandas as pd
 import pyarrow as pa
 from datasets.exceptions import DatasetsError
 
-from jobs.adapters.plain import PlainSample, to_sample
+from jobs.adapters import PlainSample, to_sample
 from jobs.adapters.provenance import FILE, ROW
 from jobs.output.retries import HUB_ERRORS, one_line, retrying
 from jobs.shards.ledger import Ledger

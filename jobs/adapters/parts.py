@@ -1,0 +1,93 @@
+"""What adapters make samples of: images and videos, turns in two layouts, messages and their parts."""
+
+from functools import reduce
+
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import ArrayType, DataType, StructType
+
+from jobs.adapters import expressions as E
+from jobs.adapters.adapter import Sample
+from jobs.adapters.columns import Field, Turns, field_of
+from jobs.adapters.expressions import Expression
+from packing_udfs.contract import SAMPLE_SCHEMA
+
+__all__ = ["MEDIA", "answered", "exchange", "media", "medium", "message", "pairs", "part", "placeholders", "value"]
+
+MEDIA = from_arrow_schema(SAMPLE_SCHEMA)["images"].dataType
+
+
+def value(field: Field) -> Expression:
+    """The value of a column, or of a field inside one."""
+    first, *inner = field.path
+    return reduce(lambda struct, name: struct[name], inner, E.column(first))
+
+
+def media(fields: tuple[Field, ...], *, null_is_none: bool) -> Expression:
+    """Images or videos of a row, list<struct<bytes, path>>, never null.
+
+    `null_is_none`: a null in a column of single images is no image; else it is an image without bytes. Of several
+    columns a null is always no image. In a list a null is always an image without bytes.
+    """
+    null_is_none = null_is_none or len(fields) > 1
+    lists = [_media_of(value(field), field.kind, null_is_none) for field in fields]
+    return E.concat(*lists) if lists else E.constant([], MEDIA)
+
+
+def _media_of(column: Expression, kind: DataType, null_is_none: bool) -> Expression:
+    if isinstance(kind, ArrayType):
+        one_kind = kind.elementType
+        found = E.transform(column, lambda one: medium(one, one_kind))
+    else:
+        found = E.array(medium(column, kind))
+        if null_is_none:
+            found = E.when(~column.is_null(), found)
+    return E.coalesce(found, E.constant([], MEDIA))
+
+
+def medium(one: Expression, kind: DataType) -> Expression:
+    """An image or video as struct<bytes, path>; null for null."""
+    data, path = one, E.constant(None, "string")
+    if isinstance(kind, StructType):
+        data_field, path_field = field_of(kind, "bytes"), field_of(kind, "path")
+        assert data_field, f"{kind.simpleString()} has no bytes"
+        data, path = one[data_field.name], E.text(one[path_field.name]) if path_field else path
+    return E.when(~one.is_null(), E.struct(bytes=data, path=path))
+
+
+def pairs(turns: Turns) -> Expression:
+    """Turns as list<struct<first, second>> of their two fields; null when there is no list."""
+    source, (first, second) = value(turns.field), turns.names
+    if turns.is_transposed:
+        return E.zip_with(source[first], source[second], lambda a, b: E.struct(first=a, second=b))
+    return E.transform(source, lambda turn: E.struct(first=turn[first], second=turn[second]))
+
+
+def part(kind: Expression | str, text: Expression | str | None = None) -> Expression:
+    """One part of a message's content: struct<type, text>."""
+    return E.struct(type=kind, text=E.constant(None, "string") if text is None else E.text(text))
+
+
+def message(role: Expression | str, content: Expression) -> Expression:
+    """One message of the chat-template form: struct<role, content>."""
+    return E.struct(role=role, content=content)
+
+
+def placeholders(num_images: Expression, num_videos: Expression | int) -> Expression:
+    """Parts that stand for so many images, then for so many videos."""
+    return E.concat(E.repeat(part("image"), num_images), E.repeat(part("video"), num_videos))
+
+
+def exchange(before: Expression, question: Expression, answer: Expression) -> Expression:
+    """Two messages: a question after the parts `before`, and its answer."""
+    asked = E.concat(before, E.array(part("text", question)))
+    return E.array(message("user", asked), message("assistant", E.array(part("text", answer))))
+
+
+def answered(images: tuple[Field, ...], videos: tuple[Field, ...], question: Expression, answer: Expression) -> Sample:
+    """A sample of one question about a row's images and videos, and its answer."""
+    shown = E.once(media(images, null_is_none=bool(videos)))
+    played = E.once(media(videos, null_is_none=bool(images)))
+    answer = E.once(answer)
+    is_missing = question.is_null() | E.coalesce(E.trim(answer) == "", True)
+    messages = exchange(placeholders(E.size(shown), E.size(played)), question, answer)
+    return Sample(messages, E.concat(shown, played), E.when(is_missing, "texts_missing"))
