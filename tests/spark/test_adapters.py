@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from jobs import adapters
-from jobs.adapters.samples import PlainSample, to_sample
 from jobs.adapters.provenance import FILE, ROW
+from jobs.adapters.samples import PlainSample, to_sample
 from packing_udfs.config import Source
 from packing_udfs.contract import SAMPLE_SCHEMA
 
