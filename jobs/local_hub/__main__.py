@@ -1,7 +1,7 @@
 """Serve a Hub until interrupted: `python -m jobs.local_hub ROOT [--port 8765] [--no-xet] [--log FILE]`.
 
-Prints the lines to `eval` in the shell of a client. The token is HF_TOKEN of this process, or a default that is
-no secret; it is never an argument, as those show in process lists.
+Prints the lines to paste into a client's shell. The token is this process's HF_TOKEN, or a default that is no secret.
+It is never an argument, because process lists show arguments.
 """
 
 import argparse
@@ -12,6 +12,8 @@ import sys
 from pathlib import Path
 
 from .hub import DEFAULT_TOKEN, PORT, LocalHub
+
+__all__ = ["main"]
 
 
 def main() -> None:

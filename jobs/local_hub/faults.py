@@ -1,12 +1,12 @@
-"""Faults on order, so that tests can see what a client does when the Hub fails it.
+"""Faults on order, so that tests can see what a client does when the Hub fails.
 
     fault = hub.inject(route="commit", status=429, headers={"Retry-After": "1"}, times=2)
     ...
     assert fault.hits == 2
 
-A fault is a filter (route, method, path) with one thing to do to the requests that pass it. Requests are counted
-under a lock: `skip` of them go by, the next `times` are hit, the rest go by. The first fault that hits a request
-is the only one. A reset closes the connection with RST, which clients see as "connection reset by peer".
+A fault is a filter (route, method, path) with one thing to do to the requests that pass it. It lets `skip` of them go
+by, hits the next `times`, and lets the rest go by. Only the first fault that hits a request acts. A reset closes the
+connection with RST, which clients see as "connection reset by peer".
 """
 
 import re
@@ -15,6 +15,10 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
+__all__ = ["ConnectionCutError", "Fault", "Faults"]
+
+Pieces = Iterable[bytes | memoryview]
+
 
 class ConnectionCutError(ConnectionError):
     """The connection is to be reset now."""
@@ -22,18 +26,18 @@ class ConnectionCutError(ConnectionError):
 
 @dataclass
 class Fault:
-    """What to do to which requests; everything that is None or 0 is left alone.
+    """What to do to which requests; None and 0 do nothing.
 
     Attributes:
         route: name of the route (`RequestRecord.route`), e.g. "commit", "lfs_put", "resolve"; None is any.
         method: HTTP method; None is any.
-        path: regular expression searched in the request's path and query; None is any.
+        path: regular expression to find in the request's path and query; None is any.
         times: how many requests to hit; None is all.
-        skip: matching requests to let go by first.
-        status: answer this status (e.g. 429, 503, 507 for a full store) without doing anything.
+        skip: how many matching requests to let go by first.
+        status: answer with this status (e.g. 429, 503, 507 for a full store) and do nothing else.
         headers: headers of that answer, e.g. {"Retry-After": "1"}.
         delay: seconds to wait before anything else.
-        reset: "before" the request is handled, or "after" it was, without an answer (a lost answer).
+        reset: "before" the request is handled, or "after" it, without an answer (a lost answer).
         cut_upload: reset after this many bytes of the request's body.
         cut_answer: reset after this many bytes of the answer's body.
         drip: send the answer's body in pieces of (bytes, seconds between them).
@@ -66,33 +70,33 @@ class Fault:
         )
 
     def begin(self) -> None:
-        """Before the request is handled."""
+        """Act before the request is handled."""
         time.sleep(self.delay)
         if self.reset == "before":
             raise ConnectionCutError
 
     def end(self) -> None:
-        """After it was handled, before the answer."""
+        """Act after the request was handled, before the answer."""
         if self.reset == "after":
             raise ConnectionCutError
 
-    def upload(self, pieces: Iterable[bytes]) -> Iterable[bytes]:
-        """The request's body as the Hub gets to see it."""
+    def upload(self, pieces: Pieces) -> Pieces:
+        """The request's body as the Hub gets it."""
         return pieces if self.cut_upload is None else _cut(pieces, self.cut_upload)
 
     @property
     def spoils_answer(self) -> bool:
-        """Whether `answer` does anything."""
+        """Whether `answer` changes anything."""
         return self.cut_answer is not None or self.drip is not None
 
-    def answer(self, pieces: Iterable[bytes | memoryview]) -> Iterable[bytes | memoryview]:
+    def answer(self, pieces: Pieces) -> Pieces:
         """The answer's body as it is sent."""
         if self.drip is not None:
             pieces = _drip(pieces, *self.drip)
         return pieces if self.cut_answer is None else _cut(pieces, self.cut_answer)
 
 
-def _cut(pieces: Iterable[bytes | memoryview], num_bytes: int) -> Iterator[bytes | memoryview]:
+def _cut(pieces: Pieces, num_bytes: int) -> Iterator[bytes | memoryview]:
     for piece in pieces:
         if len(piece) >= num_bytes:
             yield piece[:num_bytes]
@@ -101,7 +105,7 @@ def _cut(pieces: Iterable[bytes | memoryview], num_bytes: int) -> Iterator[bytes
         yield piece
 
 
-def _drip(pieces: Iterable[bytes | memoryview], num_bytes: int, seconds: float) -> Iterator[bytes | memoryview]:
+def _drip(pieces: Pieces, num_bytes: int, seconds: float) -> Iterator[bytes | memoryview]:
     for piece in pieces:
         for start in range(0, len(piece), num_bytes):
             yield piece[start : start + num_bytes]
@@ -109,7 +113,7 @@ def _drip(pieces: Iterable[bytes | memoryview], num_bytes: int, seconds: float) 
 
 
 class Faults:
-    """The faults of a Hub, in the order they were injected."""
+    """The faults of a Hub, in the order in which they were injected."""
 
     def __init__(self):
         self._lock = threading.Lock()
@@ -121,12 +125,12 @@ class Faults:
         return fault
 
     def clear(self) -> None:
-        """Take all faults away."""
+        """Remove all faults."""
         with self._lock:
             self._faults.clear()
 
     def hit(self, route: str, method: str, path: str) -> Fault | None:
-        """The fault for a request, counted."""
+        """The fault that acts on a request, with the request counted."""
         with self._lock:
             for fault in self._faults:
                 if not fault.matches(route, method, path):

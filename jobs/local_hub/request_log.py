@@ -1,4 +1,4 @@
-"""What the Hub was asked: one record per request, in memory and, if asked for, in a file of JSON lines."""
+"""A record of each request, in memory and, where asked for, in a file of JSON lines."""
 
 import json
 import threading
@@ -7,6 +7,8 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
+
+__all__ = ["RequestLog", "RequestRecord"]
 
 MAX_RECORDS = 100_000
 SETTLE_SECONDS = 1.0
@@ -30,13 +32,13 @@ class RequestRecord:
 class RequestLog:
     """The newest MAX_RECORDS requests, oldest first: iterable, with a length.
 
-    A client can have its answer a moment before the record is made, so looking at the log first waits, up to
-    SETTLE_SECONDS, for requests that are being answered.
+    A client may have its answer just before the record is made. So every look at the log first waits for requests that
+    are being answered, up to SETTLE_SECONDS.
     """
 
     def __init__(self, path: Path | None):
         self._records: deque[RequestRecord] = deque(maxlen=MAX_RECORDS)
-        self._file = open(path, "a", buffering=1) if path else None  # noqa: SIM115 - closed by `close`
+        self._file = open(path, "a", buffering=1) if path else None  # noqa: SIM115 - `close` closes it
         self._changed = threading.Condition()
         self._open = 0
 

@@ -1,13 +1,9 @@
-"""The HTTP server: connections, requests, answers.
+"""The HTTP server on 127.0.0.1: connections, requests, answers.
 
-The standard library's ThreadingHTTPServer carries it. What an asynchronous framework would add (thousands of
-connections, middleware) isn't needed by the dozen clients of one machine, and what matters here it does as well:
-connections are kept alive, a plain file goes out by sendfile, a Xet file by scatter-gather writes of decoded
-chunks, and hashing, LZ4, file and socket calls release the GIL. It costs no dependency and a small range is
-answered in well under a millisecond. A thread per connection also makes faults (delay, drip, reset) a plain
-sleep or close.
-
-Only 127.0.0.1 is listened to.
+It is the standard library's threading server, without a dependency. An asynchronous framework would add what the dozen
+clients of one machine do not need. Connections are kept alive, a plain file goes out by sendfile, a Xet file by
+scatter-gather writes of decoded chunks; hashing, LZ4, file and socket calls release the GIL. A small range takes well
+under a millisecond. With a thread per connection, faults (delay, drip, reset) are a plain sleep or close.
 """
 
 import errno
@@ -18,47 +14,47 @@ import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING
+from http.server import BaseHTTPRequestHandler
+from socketserver import ThreadingTCPServer
+from typing import Any
+from urllib.parse import parse_qsl
 
-from . import account_routes, file_routes, page_routes, pull_routes, repo_routes, xet_routes  # noqa: F401 - they add routes
+from .backend import Backend
 from .errors import HubError
-from .faults import ConnectionCutError, Fault
-from .request_log import RequestRecord
-from .routing import Answer, Call, FilePart, Route, error_answer, find
+from .faults import ConnectionCutError, Fault, Faults
+from .request_log import RequestLog, RequestRecord
+from .routes import find
+from .routes.routing import Answer, Call, FilePart, Route, error_answer
 
-if TYPE_CHECKING:
-    from .hub import LocalHub
+__all__ = ["HubServer"]
 
 PIECE_BYTES = 1 << 20
 MAX_BUFFERS = 512  # of one scatter-gather write; the system takes 1024
-SMALL_BYTES = 256 << 10  # below, a file is read and sent together with its headers
+SMALL_BYTES = 256 << 10  # a smaller file is read and sent together with its headers
 
 
-class HubServer(ThreadingHTTPServer):
-    """Listens on 127.0.0.1 (port 0 takes a free one) and answers for a Hub, a thread per connection."""
+class HubServer(ThreadingTCPServer):
+    """Listens on 127.0.0.1 (port 0 takes a free one) and answers from a backend, with a thread per connection."""
 
+    allow_reuse_address = True
     daemon_threads = True
     request_queue_size = 128
 
-    def __init__(self, hub: "LocalHub", port: int):
-        self.hub = hub
+    def __init__(self, backend: Backend, port: int, faults: Faults, log: RequestLog):
+        self.backend = backend
+        self.faults = faults
+        self.log = log
         self.connections: dict[socket.socket, threading.Thread] = {}
         super().__init__(("127.0.0.1", port), _Handler)
+        self.url = f"http://127.0.0.1:{self.server_address[1]}"
 
-    def server_bind(self) -> None:
-        # HTTPServer's own looks up the host's name, which can take seconds without a network.
-        socket.socket.bind(self.socket, self.server_address)
-        self.server_address = self.socket.getsockname()
-        self.server_name, self.server_port = self.server_address
-
-    def process_request(self, request, client_address) -> None:
+    def process_request(self, request: Any, client_address: Any) -> None:
         arguments = (request, client_address)
         thread = threading.Thread(target=self.process_request_thread, args=arguments, daemon=True)
         self.connections[request] = thread
         thread.start()
 
-    def shutdown_request(self, request) -> None:
+    def shutdown_request(self, request: Any) -> None:
         self.connections.pop(request, None)
         super().shutdown_request(request)
 
@@ -76,26 +72,25 @@ class _Handler(BaseHTTPRequestHandler):
     server: HubServer
 
     def log_message(self, format, *args) -> None:
-        """Nothing: the request log is kept by `respond`."""
+        """Nothing: `respond` keeps the request log."""
 
     def respond(self) -> None:
         """Answer one request and record it."""
-        hub, started = self.server.hub, time.perf_counter()
+        server, started = self.server, time.perf_counter()
         self.num_in = self.num_out = self.status = 0
         path, _, query = self.path.partition("?")
         found = find(self.command, path)
         name = found[0].function.__name__ if found else "none"
-        hub.requests.begin()
+        server.log.begin()
         try:
-            fault = hub.faults.hit(name, self.command, self.path)
-            pieces = iter(fault.upload(self._body())) if fault else self._body()
+            fault = server.faults.hit(name, self.command, self.path)
+            pieces = iter(fault.upload(self._body()) if fault else self._body())
             if fault:
                 fault.begin()
             host = self.headers.get("Host")
-            base = f"http://{host}" if host else hub.url
-            call = Call(hub, self.headers, path, query, pieces, self._bearer(), base)
-            answer = self._answer(call, found, fault)
-            for _ in pieces:  # what was not read would be taken for the next request
+            base, values = f"http://{host}" if host else server.url, dict(parse_qsl(query, keep_blank_values=True))
+            answer = self._answer(Call(server.backend, self.headers, path, values, pieces, base), found, fault)
+            for _ in pieces:  # bytes that nobody read would be taken for the next request
                 pass
             if fault:
                 fault.end()
@@ -111,13 +106,9 @@ class _Handler(BaseHTTPRequestHandler):
             seconds = round(time.perf_counter() - started, 6)
             span, agent = self.headers.get("Range"), self.headers.get("User-Agent", "")
             sizes = self.status, self.num_in, self.num_out
-            hub.requests.end(RequestRecord(self.command, name, *sizes, self.path, seconds, span, agent))
+            server.log.end(RequestRecord(self.command, name, *sizes, self.path, seconds, span, agent))
 
     do_GET = do_HEAD = do_POST = do_PUT = do_DELETE = respond  # noqa: N815
-
-    def _bearer(self) -> str | None:
-        kind, _, token = self.headers.get("Authorization", "").partition(" ")
-        return token if kind == "Bearer" else None
 
     def _answer(self, call: Call, found: tuple[Route, dict[str, str]] | None, fault: Fault | None) -> Answer:
         if fault and fault.status:
@@ -126,12 +117,10 @@ class _Handler(BaseHTTPRequestHandler):
             if found is None:
                 raise HubError(404, f"this Hub has no route for {self.command} {call.path}")
             route, parameters = found
-            if route.access != "signed":
-                _authenticate(call, route.access)
-            return route.function(call, **parameters)
+            return route.answer(call, parameters)
         except HubError as error:
             return error_answer(error)
-        except ValueError as error:  # what a number, JSON, base64 or a hash was expected to be and isn't
+        except ValueError as error:  # not the number, JSON, base64 or hash that was expected
             return error_answer(HubError(400, f"malformed request: {error}"))
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
@@ -179,7 +168,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.connection.sendall(head)
             for piece in fault.answer(_pieces(answer.body)):
                 self._write([piece])
-        elif isinstance(answer.body, FilePart):
+        elif isinstance(answer.body, FilePart) and length > SMALL_BYTES:
             self._send_file(head, answer.body)
         else:
             self._send_pieces(head, _pieces(answer.body))
@@ -208,25 +197,14 @@ class _Handler(BaseHTTPRequestHandler):
                 views[0] = views[0][sent:]
 
     def _send_file(self, head: bytes, part: FilePart) -> None:
+        self.connection.sendall(head)
         with open(part.path, "rb", buffering=0) as file:
-            start, end = part.start, part.end
-            if end - start <= SMALL_BYTES:
-                self._send_pieces(head, [os.pread(file.fileno(), end - start, start)])
-                return
-            self.connection.sendall(head)
-            while start < end:
-                sent = os.sendfile(self.connection.fileno(), file.fileno(), start, end - start)
-                assert sent, f"{part.path} is shorter than {end} bytes"
+            start = part.start
+            while start < part.end:
+                sent = os.sendfile(self.connection.fileno(), file.fileno(), start, part.end - start)
+                assert sent, f"{part.path} is shorter than {part.end} bytes"
                 start += sent
                 self.num_out += sent
-
-
-def _authenticate(call: Call, access: str) -> None:
-    """Check the token: a wrong one is refused everywhere, none is enough to read what is public."""
-    if call.bearer is not None and not call.authorised:
-        raise HubError(401, "Invalid credentials in Authorization header")
-    if access == "write" and not call.authorised:
-        raise HubError(401, "Invalid username or password.")
 
 
 def _pieces(body: bytes | FilePart | Iterable[bytes | memoryview]) -> Iterator[bytes | memoryview]:
@@ -234,9 +212,8 @@ def _pieces(body: bytes | FilePart | Iterable[bytes | memoryview]) -> Iterator[b
     if isinstance(body, bytes):
         yield body
     elif isinstance(body, FilePart):
-        with open(body.path, "rb") as file:
-            file.seek(body.start)
+        with open(body.path, "rb", buffering=0) as file:
             for start in range(body.start, body.end, PIECE_BYTES):
-                yield file.read(min(PIECE_BYTES, body.end - start))
+                yield os.pread(file.fileno(), min(PIECE_BYTES, body.end - start), start)
     else:
         yield from body

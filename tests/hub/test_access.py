@@ -91,7 +91,7 @@ def test_only_loopback_is_listened_to_and_one_hub_a_root(hub):
 
 def test_a_port_in_use_leaves_the_root_to_others(hub, tmp_path):
     with pytest.raises(OSError, match="in use"):
-        LocalHub(tmp_path / "other", port=hub._server.server_port).start()
+        LocalHub(tmp_path / "other", port=hub._server.server_address[1]).start()
     with LocalHub(tmp_path / "other"):
         pass
 

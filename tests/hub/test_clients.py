@@ -165,7 +165,7 @@ print(json.dumps([hashlib.sha256(data).hexdigest(), len(data)]))
 """
         sha256, size = run_python(hub, code)
         repo = hub.repos.get("datasets", REPO)
-        assert sha256 == repo.commit("main")["files"]["x.bin"]["lfs"]
+        assert sha256 == repo.commit("main").files["x.bin"].lfs
         assert size == 8 << 20
     with LocalHub(tmp_path / "hub") as hub:
         run_python(hub, UPLOAD.replace("EDITS", "[100]"), HF_HOME=str(tmp_path / "other"))
@@ -185,7 +185,7 @@ def test_a_wiped_store_refuses_a_client_that_remembers_it(tmp_path):
         with pytest.raises(AssertionError, match=r"400|Bad Request|not here"):
             run_python(hub, UPLOAD.replace("EDITS", "[4000000]"), **home)
         assert hub.cas.by_sha256 == {}
-        assert list(hub.repos.get("datasets", REPO).commit("main")["files"]) == [".gitattributes"]
+        assert list(hub.repos.get("datasets", REPO).commit("main").files) == [".gitattributes"]
         # With a fresh memory the same upload is fine.
         run_python(hub, UPLOAD.replace("EDITS", "[4000000]"), HF_HOME=str(tmp_path / "fresh"))
         (name,) = hub.cas.by_sha256.values()

@@ -17,12 +17,12 @@ from pathlib import Path
 import pytest
 
 from jobs.local_hub import DEFAULT_TOKEN
-from jobs.local_hub.blobs import Blobs, git_blob_id
-from jobs.local_hub.cas import Cas
-from jobs.local_hub.commits import Changes, commit_to_branch, regular_entry
-from jobs.local_hub.discussions import commit_as_pull_request, merge
-from jobs.local_hub.disk import Disk
-from jobs.local_hub.repos import Repos
+from jobs.local_hub.store.blobs import Blobs, git_blob_id
+from jobs.local_hub.store.commits import Changes, commit_to_branch, regular_entry
+from jobs.local_hub.store.discussions import commit_as_pull_request, merge
+from jobs.local_hub.store.disk import Disk
+from jobs.local_hub.store.repos import Repos
+from jobs.local_hub.store.xet_store import XetStore
 
 from .conftest import REPO
 from .xet_objects import make_shard, make_xorb, noise
@@ -38,7 +38,7 @@ class Store:
     def __init__(self, root: Path):
         self.disk = Disk(root)
         self.blobs = Blobs(self.disk)
-        self.cas = Cas(self.disk)
+        self.cas = XetStore(self.disk)
         self.repos = Repos(self.disk)
 
     def read(self, oid: str) -> bytes:
@@ -61,14 +61,14 @@ def check(store: Store) -> list[list[str]]:
     for repo in store.repos._repos.values():
         for ref in repo.refs:
             for commit in repo.history(ref):
-                for path, entry in repo.commit(commit["oid"])["files"].items():
-                    data = store.read(entry.get("lfs", entry["oid"]))
-                    assert len(data) == entry["size"], path
-                    if "lfs" in entry:
-                        assert hashlib.sha256(data).hexdigest() == entry["lfs"], path
+                for path, entry in repo.commit(commit.oid).files.items():
+                    data = store.read(entry.content)
+                    assert len(data) == entry.size, path
+                    if entry.lfs:
+                        assert hashlib.sha256(data).hexdigest() == entry.lfs, path
                     else:
-                        assert git_blob_id(data) == entry["oid"], path
-        out.append([c["title"] for c in repo.history("main")])
+                        assert git_blob_id(data) == entry.oid, path
+        out.append([c.title for c in repo.history("main")])
     return out
 
 
@@ -77,7 +77,7 @@ def work(store: Store, done: list[str]) -> None:
 
     def changes(title: str, *lines: dict) -> Changes:
         header = {"key": "header", "value": {"summary": title}}
-        return Changes(store.blobs, store.lfs_size).read([header, *lines])
+        return Changes([header, *lines], store.blobs, store.lfs_size)
 
     def file(path: str) -> dict:
         return {"key": "file", "value": {"path": path, "content": "eHl6"}}
@@ -235,7 +235,7 @@ def test_a_killed_process_keeps_what_it_acknowledged(tmp_path, make_api):
         check(store)
         repo = store.repos.get("datasets", REPO)
         for branch, titles in acknowledged.items():
-            found = [c["title"] for c in reversed(repo.history(branch))][1:]
+            found = [c.title for c in reversed(repo.history(branch))][1:]
             # What was acknowledged is there, in order; one more may have been applied and not answered.
             assert found[: len(titles)] == titles
             assert len(found) <= len(titles) + 1

@@ -54,7 +54,7 @@ def test_a_full_store_refuses_and_keeps_what_it_had(hub, api, make_api, monkeypa
     def full(descriptor):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr("jobs.local_hub.disk.os.fsync", full)  # a disk that is really full
+    monkeypatch.setattr("jobs.local_hub.store.disk.os.fsync", full)  # a disk that is really full
     with pytest.raises(HfHubHTTPError) as error:
         api.upload_file(path_or_fileobj=b"x", path_in_repo="a.txt", **DATASET)
     assert error.value.response.status_code == 507

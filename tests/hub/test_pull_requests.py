@@ -21,8 +21,8 @@ def commit(api, files: dict[str, bytes | None], **options):
 
 def contents(hub, revision: str) -> dict[str, bytes]:
     repo = hub.repos.get("datasets", REPO)
-    files = repo.commit(revision)["files"]
-    return {p: hub.blobs.path(f["oid"]).read_bytes() for p, f in files.items() if p != ".gitattributes"}
+    files = repo.commit(revision).files
+    return {p: hub.blobs.path(f.oid).read_bytes() for p, f in files.items() if p != ".gitattributes"}
 
 
 def test_a_pull_request_collects_commits_and_merges_them(hub, api):
@@ -44,8 +44,8 @@ def test_a_pull_request_collects_commits_and_merges_them(hub, api):
     details = api.get_discussion_details(discussion_num=1, **DATASET)
     assert details.status == "merged"
     merge = hub.repos.get("datasets", REPO).commit("main")
-    assert details.merge_commit_oid == merge["oid"] == api.dataset_info(REPO).sha
-    assert merge["parents"] == [main, head]
+    assert details.merge_commit_oid == merge.oid == api.dataset_info(REPO).sha
+    assert merge.parents == [main, head]
 
 
 @pytest.mark.parametrize(

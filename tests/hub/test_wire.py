@@ -10,7 +10,7 @@ import tracemalloc
 
 import pytest
 
-from jobs.local_hub.commits import lfs_entry
+from jobs.local_hub.store.commits import lfs_entry
 
 from .conftest import REPO, request
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from jobs.local_hub.routing import Call
+from jobs.local_hub.routes.routing import Call
 from packing_udfs.reader import PackedDataset
 from packing_udfs.storage.byte_source import Stop
 from packing_udfs.storage.hub import open_source

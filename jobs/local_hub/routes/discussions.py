@@ -1,9 +1,14 @@
 """Discussions and pull requests."""
 
-from . import discussions
-from .errors import HubError
-from .repos import Repo
-from .routing import Answer, Call, json_answer, route
+from jobs.local_hub.errors import HubError
+from jobs.local_hub.store import discussions
+from jobs.local_hub.store.repos import Repo
+
+from .routing import Answer, Call, Routes, json_answer
+
+__all__ = ["routes"]
+
+routes = Routes()
 
 PAGE_SIZE = 50
 
@@ -18,78 +23,76 @@ def _number(text: str) -> int:
     return int(text)
 
 
-@route("GET", "/api/{kind}/{repo}/discussions")
-def list_discussions(call: Call, kind: str, repo: str) -> Answer:
+@routes.add("GET", "/api/{kind}/{repo}/discussions")
+def list_discussions(call: Call, repo: Repo) -> Answer:
     """Newest first; `type` is all, discussion or pull_request, `status` all, open (drafts too) or closed."""
-    found, query = call.repo(kind, repo), call.query
-    items = [discussions.details(found, d, _address(call, found, d["num"])) for d in found.state["discussions"]]
-    wanted = {"pull_request": True, "discussion": False}.get(query.get("type", "all"))
+    query = call.query
+    is_pull = {"pull_request": (True,), "discussion": (False,)}.get(query.get("type", "all"), (True, False))
     statuses = {"open": ("open", "draft"), "closed": ("closed", "merged")}.get(query.get("status", "all"))
-    items = [
-        {k: v for k, v in item.items() if k != "events"}
-        for item in reversed(items)
-        if wanted in (None, item["isPullRequest"]) and (statuses is None or item["status"] in statuses)
+    found = [
+        discussion
+        for discussion in reversed(repo.state.discussions)
+        if discussion.is_pull_request in is_pull and (statuses is None or discussion.status in statuses)
     ]
-    if author := query.get("author"):
-        items = [item for item in items if item["author"]["name"] == author]
+    if query.get("author") not in (None, "", discussions.AUTHOR["name"]):
+        found = []  # all discussions here have one author
     start = PAGE_SIZE * int(query.get("p", 0))
-    page = items[start : start + PAGE_SIZE]
-    return json_answer({"discussions": page, "count": len(items), "start": start})
+    page = [discussions.details(repo, d, _address(call, repo, d.num)) for d in found[start : start + PAGE_SIZE]]
+    for item in page:
+        del item["events"]
+    return json_answer({"discussions": page, "count": len(found), "start": start})
 
 
-@route("POST", "/api/{kind}/{repo}/discussions", access="write")
-def create_discussion(call: Call, kind: str, repo: str) -> Answer:
-    found, value = call.repo(kind, repo), call.json()
+@routes.add("POST", "/api/{kind}/{repo}/discussions", access="write")
+def create_discussion(call: Call, repo: Repo) -> Answer:
+    value = call.json()
     title, text = str(value.get("title", "")).strip(), str(value.get("description", ""))
     if not 3 <= len(title) <= 200:
         raise HubError(400, f"title: {title!r} must have 3 to 200 characters")
-    if value.get("pullRequest"):
-        num = discussions.open_pull_request(found, title, text, "refs/heads/main")
+    is_pull = bool(value.get("pullRequest"))
+    if is_pull:
+        num = discussions.open_pull_request(repo, title, text, "refs/heads/main")
     else:
-        num = discussions.open_discussion(found, title, text)
-    return json_answer({"num": num, "url": _address(call, found, num), "pullRequest": bool(value.get("pullRequest"))})
+        num = discussions.open_discussion(repo, title, text)
+    return json_answer({"num": num, "url": _address(call, repo, num), "pullRequest": is_pull})
 
 
-@route("GET", "/api/{kind}/{repo}/discussions/{num}")
-def get_discussion(call: Call, kind: str, repo: str, num: str) -> Answer:
-    found = call.repo(kind, repo)
-    discussion = discussions.find(found, _number(num))
-    return json_answer(discussions.details(found, discussion, _address(call, found, discussion["num"])))
+@routes.add("GET", "/api/{kind}/{repo}/discussions/{num}")
+def get_discussion(call: Call, repo: Repo, num: str) -> Answer:
+    discussion = discussions.find(repo, _number(num))
+    return json_answer(discussions.details(repo, discussion, _address(call, repo, discussion.num)))
 
 
-@route("POST", "/api/{kind}/{repo}/discussions/{num}/comment", access="write")
-def comment_discussion(call: Call, kind: str, repo: str, num: str) -> Answer:
+@routes.add("POST", "/api/{kind}/{repo}/discussions/{num}/comment", access="write")
+def comment_discussion(call: Call, repo: Repo, num: str) -> Answer:
     new = discussions.comment_event(str(call.json().get("comment", "")))
-    return json_answer({"newMessage": discussions.add_events(call.repo(kind, repo), _number(num), new)})
+    return json_answer({"newMessage": discussions.add_events(repo, _number(num), new)})
 
 
-@route("POST", "/api/{kind}/{repo}/discussions/{num}/title", access="write")
-def rename_discussion(call: Call, kind: str, repo: str, num: str) -> Answer:
-    found, title = call.repo(kind, repo), str(call.json().get("title", ""))
-    with found.lock:
-        old = discussions.find(found, _number(num))["title"]
+@routes.add("POST", "/api/{kind}/{repo}/discussions/{num}/title", access="write")
+def rename_discussion(call: Call, repo: Repo, num: str) -> Answer:
+    title = str(call.json().get("title", ""))
+    with repo.lock:
+        old = discussions.find(repo, _number(num)).title
         new = discussions.event("title-change", {"from": old, "to": title})
-        shown = discussions.add_events(found, _number(num), new, title=title)
-    return json_answer({"newTitle": shown})
+        return json_answer({"newTitle": discussions.add_events(repo, _number(num), new, title=title)})
 
 
-@route("POST", "/api/{kind}/{repo}/discussions/{num}/status", access="write")
-def change_status(call: Call, kind: str, repo: str, num: str) -> Answer:
-    found, value = call.repo(kind, repo), call.json()
+@routes.add("POST", "/api/{kind}/{repo}/discussions/{num}/status", access="write")
+def change_status(call: Call, repo: Repo, num: str) -> Answer:
+    value = call.json()
     status = value.get("status")
     if status not in ("open", "closed"):
         raise HubError(400, f"status: {status!r} is not open or closed")
-    with found.lock:
-        if discussions.find(found, _number(num))["status"] == "merged":
+    comments = [discussions.comment_event(value["comment"])] if value.get("comment") else []
+    with repo.lock:
+        if discussions.find(repo, _number(num)).status == "merged":
             raise HubError(400, f"pull request {num} is merged")
         new = discussions.event("status-change", {"status": status})
-        comments = [discussions.comment_event(value["comment"])] if value.get("comment") else []
-        shown = discussions.add_events(found, _number(num), *comments, new, status=status)
-    return json_answer({"newStatus": shown})
+        return json_answer({"newStatus": discussions.add_events(repo, _number(num), *comments, new, status=status)})
 
 
-@route("POST", "/api/{kind}/{repo}/discussions/{num}/merge", access="write")
-def merge_pull_request(call: Call, kind: str, repo: str, num: str) -> Answer:
-    found = call.repo(kind, repo)
-    oid = discussions.merge(found, _number(num), call.json().get("comment"))
+@routes.add("POST", "/api/{kind}/{repo}/discussions/{num}/merge", access="write")
+def merge_pull_request(call: Call, repo: Repo, num: str) -> Answer:
+    oid = discussions.merge(repo, _number(num), call.json().get("comment"))
     return json_answer({"success": True, "mergeCommitId": oid})

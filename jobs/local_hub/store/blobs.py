@@ -1,10 +1,9 @@
-"""File contents that are stored as they are: regular files by git's blob id, LFS files by their sha256.
+"""File contents that are stored as they are: regular files and LFS files.
 
-    ROOT/blobs/<40 hex digits>   regular: sha1 of "blob <size>\\0" + content, as git names a blob
-    ROOT/blobs/<64 hex digits>   LFS: sha256 of the content
+    ROOT/blobs/<40 hex digits>   regular, by git's blob id: sha1 of "blob <size>\\0" and the content
+    ROOT/blobs/<64 hex digits>   LFS, by the sha256 of the content
 
-A body is hashed while it is written to a draft, so the largest one costs a buffer of memory, and gets its name
-only if the hash is the one it was announced under.
+A body is hashed while it is written to a draft. It gets its name only if the hash is the announced one.
 """
 
 import hashlib
@@ -13,8 +12,11 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
+from jobs.local_hub.errors import HubError
+
 from .disk import Disk
-from .errors import HubError
+
+__all__ = ["Blobs", "git_blob_id", "lfs_pointer"]
 
 OID = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 
@@ -30,14 +32,14 @@ def lfs_pointer(sha256: str, size: int) -> bytes:
 
 
 class Blobs:
-    """The contents under `ROOT/blobs`."""
+    """The contents in `ROOT/blobs`."""
 
     def __init__(self, disk: Disk):
         self.disk = disk
         self.folder = disk.folder("blobs")
 
     def path(self, oid: str) -> Path:
-        """Where the content of this id is or would be.
+        """Where the content of this id is, or would be.
 
         Raises:
             HubError: 400, not an id.
@@ -47,7 +49,7 @@ class Blobs:
         return self.folder / oid
 
     def size(self, oid: str) -> int | None:
-        """Bytes of a content, or None when it is not held."""
+        """Bytes of a content, or None when it is not stored."""
         try:
             return os.path.getsize(self.path(oid))
         except FileNotFoundError:
@@ -60,11 +62,11 @@ class Blobs:
             self.disk.write(self.path(oid), data)
         return oid
 
-    def put_lfs(self, sha256: str, pieces: Iterable[bytes]) -> None:
+    def put_lfs(self, sha256: str, pieces: Iterable[bytes | memoryview]) -> None:
         """Store an LFS body.
 
         Raises:
-            HubError: 400, the body's sha256 is another one; nothing is stored.
+            HubError: 400, the body has another sha256; nothing is stored.
         """
         digest = hashlib.sha256()
         with self.disk.draft() as file:

@@ -1,25 +1,25 @@
-"""Files that are either wholly there or not there: the ground for surviving a kill at any moment.
+"""Atomic, durable files, so that a Hub survives a kill at any moment.
 
-A file is drafted in `ROOT/tmp`, flushed to the device, renamed to its place, and the folder it moved to is
-flushed too. Rename is atomic in one file system, so a reader or a restarted Hub sees the old file or the new
-one. A kill leaves at most drafts behind, which `Disk` sweeps when it opens the root. The cost is two fsyncs a
-file. Rejected: a database (one more format, and bodies of gigabytes do not belong in one) and a write-ahead
-log (rename already gives the one atomic step that a commit needs).
+Each file is drafted in `ROOT/tmp`, flushed, and renamed to its place; then its folder is flushed. Rename is atomic
+within a file system, so readers see the old file or the new one. A kill leaves at most drafts, which `Disk` deletes
+when it opens the root. Cost: two fsyncs per file. Rejected: a database (it suits no bodies of gigabytes) and a
+write-ahead log (rename already is the one atomic step that a commit needs).
 """
 
 import contextlib
 import fcntl
-import json
 import os
 import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
+
+__all__ = ["Disk", "sync_folder"]
 
 
 def sync_folder(folder: Path) -> None:
-    """Flush a folder's entries to the device, which makes a rename into it durable."""
+    """Flush the entries of a folder, which makes a rename into it durable."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -28,16 +28,16 @@ def sync_folder(folder: Path) -> None:
 
 
 class Disk:
-    """A Hub's root folder, held by one process at a time.
+    """A Hub's root folder, locked by one process at a time.
 
     Raises:
-        ValueError: another Hub is serving this root.
+        ValueError: another Hub serves this root.
     """
 
     def __init__(self, root: Path):
         self.root = root
         root.mkdir(parents=True, exist_ok=True)
-        self._lock = open(root / "lock", "a")  # noqa: SIM115 - held as long as the Hub lives
+        self._lock = open(root / "lock", "a")  # noqa: SIM115 - `close` closes it
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
@@ -72,7 +72,7 @@ class Disk:
                     os.unlink(file.name)
 
     def publish(self, file: IO[bytes], path: Path) -> None:
-        """Give a complete draft its name, durably. An earlier file of that name is replaced."""
+        """Give a complete draft its name, durably. It replaces an earlier file of that name."""
         file.flush()
         os.fsync(file.fileno())
         os.replace(file.name, path)
@@ -84,12 +84,8 @@ class Disk:
             file.write(data)
             self.publish(file, path)
 
-    def write_json(self, path: Path, value: Any) -> None:
-        """`write` a value as JSON."""
-        self.write(path, json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode())
-
     def discard(self, folder: Path) -> None:
-        """Remove a folder in one atomic step: it is moved to `tmp` first, where a restart would sweep it."""
+        """Remove a folder in one atomic step: move it to `tmp`, which a restart cleans, then delete it."""
         grave = Path(tempfile.mkdtemp(dir=self.tmp))
         os.rename(folder, grave / folder.name)
         sync_folder(folder.parent)

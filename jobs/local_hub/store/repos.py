@@ -1,19 +1,10 @@
-"""Repositories: references that name commits, and commits that list every file they hold.
+"""Repositories: references that name commits, and commits that list every file.
 
-    ROOT/repos/<kind>--<namespace>--<name>/repo.json             all that changes (`Repo.state`)
-    ROOT/repos/<kind>--<namespace>--<name>/commits/<oid>.json    one commit, never changed
+    ROOT/repos/<kind>--<namespace>--<name>/repo.json             what changes: `RepoState`
+    ROOT/repos/<kind>--<namespace>--<name>/commits/<oid>.json    a `Commit`, never changed
 
-A commit is written before the reference that names it, each in one atomic step, so a kill in between leaves the
-repository at its last commit and a file that nobody names. `repo.json` holds
-
-    {"id": "user/name", "kind": "datasets", "private": false, "created": "<date>",
-     "refs": {"refs/heads/main": "<oid>", "refs/tags/v1": "<oid>", "refs/pr/1": "<oid>"},
-     "discussions": [see discussions.py]}
-
-and a commit `{"oid", "parents", "title", "message", "date", "files"}`, where files maps a path to
-`{"size", "oid", "commit"}` and, for LFS, `"lfs"` (sha256) and `"pointer"` (bytes of the LFS pointer). "commit" is
-the commit that last changed the file. A listing is one dictionary (a commit of 10,000 files is about 2 MB); git's
-trees would save disk at many commits and cost code that a single-machine Hub doesn't need.
+A commit is written before the reference that names it, each in one atomic step. A kill in between leaves the
+repository at its last commit, and a file that nothing names.
 """
 
 import hashlib
@@ -22,13 +13,17 @@ import os
 import re
 import tempfile
 import threading
-from datetime import UTC, datetime
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from jobs.local_hub.errors import HubError
+
 from .disk import Disk, sync_folder
-from .errors import HubError
+from .repo_state import Commit, FileEntry, RepoState, now
+
+__all__ = ["Repo", "Repos"]
 
 KINDS = ("datasets", "models", "spaces")
 NAME = re.compile(r"(?!.*(--|\.\.))[A-Za-z0-9][A-Za-z0-9._-]{0,95}")
@@ -37,61 +32,51 @@ OID = re.compile(r"[0-9a-f]{40}")
 CACHED_COMMITS = 16
 
 
-def now() -> str:
-    """The time as the Hub writes it, UTC to the millisecond."""
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"
-
-
 class Repo:
-    """One repository. Reading needs no lock: `state` is replaced, never changed; writers hold `lock`."""
+    """One repository. Reading needs no lock, because `state` is replaced, never changed; writers hold `lock`."""
 
     def __init__(self, disk: Disk, folder: Path):
         self.disk = disk
         self.folder = folder
         self.lock = threading.RLock()
-        self.state: dict[str, Any] = json.loads((folder / "repo.json").read_bytes())
+        self.state = RepoState.model_validate_json((folder / "repo.json").read_bytes())
         self._cached = lru_cache(CACHED_COMMITS)(self._load)
-        self._summaries: dict[str, dict[str, Any]] = {}
+        self._summaries: dict[str, Commit] = {}
 
     @property
     def id(self) -> str:
-        return self.state["id"]
+        return self.state.id
 
     @property
     def kind(self) -> str:
-        return self.state["kind"]
+        return self.state.kind
 
     @property
     def refs(self) -> dict[str, str]:
-        return self.state["refs"]
+        return self.state.refs
 
     @property
     def web_path(self) -> str:
-        """The repository's address below the Hub's: models have no prefix."""
+        """The repository's path in the Hub's addresses: models have no prefix."""
         return self.id if self.kind == "models" else f"{self.kind}/{self.id}"
 
     def save(self, **changes: Any) -> None:
-        """Replace entries of the state, durably; the caller holds the lock."""
-        state = {**self.state, **changes}
-        self.disk.write_json(self.folder / "repo.json", state)
+        """Replace fields of the state, durably; the caller holds the lock."""
+        state = self.state.model_copy(update=changes)
+        self.disk.write(self.folder / "repo.json", state.to_json())
         self.state = state
 
-    def set_ref(self, ref: str, oid: str | None, **changes: Any) -> None:
-        """Point a reference at a commit, or remove it, together with other changes of the state."""
-        refs = {name: target for name, target in self.refs.items() if name != ref}
-        if oid is not None:
-            refs[ref] = oid
-        self.save(refs=refs, **changes)
+    def set_ref(self, ref: str, oid: str, **changes: Any) -> None:
+        """Point a reference at a commit, in one step with other changes of the state."""
+        self.save(refs={**self.refs, ref: oid}, **changes)
 
     def find_ref(self, revision: str) -> str | None:
-        """The full name of a branch, tag or pull request reference."""
-        for name in (revision, f"refs/heads/{revision}", f"refs/tags/{revision}"):
-            if name in self.refs:
-                return name
-        return None
+        """The full name of a branch, a tag or a pull request's reference."""
+        names = (revision, f"refs/heads/{revision}", f"refs/tags/{revision}")
+        return next((name for name in names if name in self.refs), None)
 
     def oid(self, revision: str) -> str:
-        """The commit that a branch, tag, `refs/...` or a commit's own id names.
+        """The id of the commit that a branch, a tag, `refs/...` or a commit id names.
 
         Raises:
             HubError: 404 RevisionNotFound.
@@ -103,48 +88,50 @@ class Repo:
             return revision
         raise HubError(404, f"Invalid rev id: {revision}", "RevisionNotFound")
 
-    def commit(self, revision: str) -> dict[str, Any]:
-        """The commit of a revision; shared, so not to be changed.
+    def commit(self, revision: str) -> Commit:
+        """The commit of a revision.
 
         Raises:
             HubError: 404 RevisionNotFound.
         """
         return self._cached(self.oid(revision))
 
-    def _load(self, oid: str) -> dict[str, Any]:
-        return json.loads((self.folder / "commits" / f"{oid}.json").read_bytes())
+    def _load(self, oid: str) -> Commit:
+        return Commit.model_validate_json((self.folder / "commits" / f"{oid}.json").read_bytes())
 
-    def summary(self, oid: str) -> dict[str, Any]:
-        """A commit without its files; kept in memory once it was looked at."""
+    def summary(self, oid: str) -> Commit:
+        """A commit without its files, kept in memory."""
         if oid not in self._summaries:
-            self._summaries[oid] = {k: v for k, v in self._cached(oid).items() if k != "files"}
+            self._summaries[oid] = self._cached(oid).model_copy(update={"files": {}})
         return self._summaries[oid]
 
-    def write_commit(
-        self, parents: list[str], title: str, message: str, files: dict[str, dict], changed: set[str]
-    ) -> str:
-        """Store a commit that no reference names yet and return its id; `changed` are the paths it touched."""
-        commit = {"parents": parents, "title": title, "message": message, "date": now()}
-        listing = {path: {k: v for k, v in files[path].items() if k != "commit"} for path in sorted(files)}
-        oid = hashlib.sha1(json.dumps([self.id, commit, listing]).encode()).hexdigest()
-        for path, entry in listing.items():
-            entry["commit"] = oid if path in changed else files[path]["commit"]
-        commit = {"oid": oid, **commit, "files": listing}
-        self.disk.write_json(self.folder / "commits" / f"{oid}.json", commit)
-        return oid
-
-    def history(self, revision: str) -> list[dict[str, Any]]:
-        """The commits that a revision is made of, without their files, newest first, by first parents."""
+    def history(self, revision: str) -> list[Commit]:
+        """The commits of a revision without their files, newest first, along first parents."""
         out = [self.summary(self.oid(revision))]
-        while out[-1]["parents"]:
-            out.append(self.summary(out[-1]["parents"][0]))
+        while out[-1].parents:
+            out.append(self.summary(out[-1].parents[0]))
         return out
+
+    def write_commit(
+        self, parents: list[str], title: str, message: str, files: Mapping[str, FileEntry], changed: set[str]
+    ) -> str:
+        """Store a commit that no reference names yet and return its id; `changed` are the paths that it touched."""
+        date = now()
+        contents = {path: files[path].content for path in sorted(files)}
+        oid = hashlib.sha1(json.dumps([self.id, parents, title, message, date, contents]).encode()).hexdigest()
+        listing = {
+            path: files[path].model_copy(update={"commit": oid}) if path in changed else files[path]
+            for path in contents
+        }
+        commit = Commit(oid=oid, parents=parents, title=title, message=message, date=date, files=listing)
+        self.disk.write(self.folder / "commits" / f"{oid}.json", commit.to_json())
+        return oid
 
     def create_ref(self, ref: str, revision: str) -> None:
         """Add a branch or a tag.
 
         Raises:
-            HubError: 409 it exists, 400 an impossible name, 404 RevisionNotFound.
+            HubError: 409, it exists; 400, an invalid name; 404 RevisionNotFound.
         """
         if not REF_NAME.fullmatch(ref):
             raise HubError(400, f"{ref} is not a valid reference name")
@@ -164,7 +151,7 @@ class Repo:
                 raise HubError(404, f"Reference does not exist: {ref}", "RevisionNotFound")
             if ref == "refs/heads/main":
                 raise HubError(403, "main is the default branch and stays")
-            self.set_ref(ref, None)
+            self.save(refs={name: oid for name, oid in self.refs.items() if name != ref})
 
 
 class Repos:
@@ -174,19 +161,17 @@ class Repos:
         self.disk = disk
         self.folder = disk.folder("repos")
         self._lock = threading.Lock()
-        self._repos: dict[tuple[str, str], Repo] = {}
-        for folder in sorted(self.folder.iterdir()):
-            repo = Repo(disk, folder)
-            self._repos[repo.kind, repo.id] = repo
+        loaded = [Repo(disk, folder) for folder in sorted(self.folder.iterdir())]
+        self._repos = {(repo.kind, repo.id): repo for repo in loaded}
 
     def get(self, kind: str, repo_id: str) -> Repo | None:
         return self._repos.get((kind, repo_id))
 
-    def create(self, kind: str, repo_id: str, private: bool, files: dict[str, dict]) -> Repo:
-        """A new repository whose first commit holds these files; it appears in one step.
+    def create(self, kind: str, repo_id: str, private: bool, files: Mapping[str, FileEntry]) -> Repo:
+        """Add a repository whose first commit has these files; it appears in one step.
 
         Raises:
-            HubError: 409 it exists, 400 an impossible name.
+            HubError: 409, it exists; 400, an invalid name.
         """
         parts = repo_id.split("/")
         if kind not in KINDS or len(parts) != 2 or not all(NAME.fullmatch(part) for part in parts):
@@ -194,21 +179,20 @@ class Repos:
         with self._lock:
             if (kind, repo_id) in self._repos:
                 raise HubError(409, f"You already created this {kind[:-1]} repo: {repo_id}")
-            folder = self.folder / f"{kind}--{repo_id.replace('/', '--')}"
             draft = Path(tempfile.mkdtemp(dir=self.disk.tmp))
             (draft / "commits").mkdir()
-            state = {"id": repo_id, "kind": kind, "private": private, "created": now(), "refs": {}}
-            self.disk.write_json(draft / "repo.json", {**state, "discussions": []})
+            state = RepoState(id=repo_id, kind=kind, private=private, created=now(), refs={}, discussions=[])
+            self.disk.write(draft / "repo.json", state.to_json())
             repo = Repo(self.disk, draft)
             repo.set_ref("refs/heads/main", repo.write_commit([], "initial commit", "", files, set(files)))
-            os.rename(draft, folder)
+            repo.folder = self.folder / f"{kind}--{repo_id.replace('/', '--')}"
+            os.rename(draft, repo.folder)
             sync_folder(self.folder)
-            repo.folder = folder
             self._repos[kind, repo_id] = repo
             return repo
 
     def delete(self, repo: Repo) -> None:
-        """Remove a repository; its contents stay in the store, as other commits may name them."""
+        """Remove a repository; its contents stay in the store, because other commits may name them."""
         with self._lock, repo.lock:
             del self._repos[repo.kind, repo.id]
             self.disk.discard(repo.folder)

@@ -1,18 +1,18 @@
 """The content-addressed store behind Xet: xorbs, the files made of them, and deduplication.
 
-The client chunks, hashes, compresses and looks for what the store already has; it uploads new chunks as xorbs
-and then a shard that says which chunk ranges make up which files. The store answers
+The client cuts a file into chunks and asks which ones the store has. It uploads new chunks as xorbs, then a shard that
+says which chunk ranges make up which files. The store answers
 
-* what a file is made of (`reconstruction`), for clients that fetch xorbs and decode them,
-* which xorbs hold a chunk (`dedup`), so that an upload can refer to them, and
+* what a file is made of (`reconstruction`), for clients that fetch and decode xorbs,
+* which xorbs hold a chunk (`dedup`), so that an upload can refer to them,
 * the bytes of a range (`read`), for plain HTTP readers.
 
     ROOT/xet/xorbs/<hash>             see xorbs.py
-    ROOT/xet/shards/<sha256 of it>    each accepted shard as it came; indexed in memory when the Hub starts
+    ROOT/xet/shards/<its sha256>      each accepted shard as it came; indexed in memory when the Hub starts
 
-A shard is accepted only when every file in it can be read back: its xorbs are here, the chunk hashes give the
-file's hash, and the unpacked bytes give its sha256. So a client that refers to xorbs of a store that was wiped is
-refused with 400, and no commit can name content that is not there.
+A shard is accepted only if every file in it can be read back: its xorbs are stored, the chunk hashes give the file's
+hash, and the unpacked bytes give its sha256. So an upload that refers to xorbs of a wiped store gets 400, and no
+commit can name content that is not stored.
 """
 
 import hashlib
@@ -23,18 +23,20 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from blake3 import blake3
+from jobs.local_hub.errors import HubError
 
-from . import shards
+from . import xet_shards
 from .disk import Disk
-from .errors import HubError
-from .shards import FileRecord, Shard, Term, XorbRecord
-from .xorbs import RANGE_KEY, ChunkTable, Xorbs, file_hash, hash_text
+from .xet_hashes import Leaf, file_hash, hash_text, range_hash
+from .xet_shards import FileRecord, Shard, Term, XorbRecord
+from .xorbs import ChunkTable, Xorbs
+
+__all__ = ["XetFile", "XetStore"]
 
 
 @dataclass(frozen=True)
 class XetFile:
-    """A file of the store: `starts[i]` is the first byte of `terms[i]`."""
+    """A stored file: `starts[i]` is the first byte of `terms[i]`."""
 
     terms: tuple[Term, ...]
     starts: tuple[int, ...]
@@ -42,12 +44,12 @@ class XetFile:
 
     @classmethod
     def of(cls, terms: tuple[Term, ...]) -> "XetFile":
-        ends = list(accumulate((t.num_bytes for t in terms), initial=0))
-        return cls(terms, tuple(ends[:-1]), ends[-1])
+        *starts, size = accumulate((t.num_bytes for t in terms), initial=0)
+        return cls(terms, tuple(starts), size)
 
 
-class Cas:
-    """The store under `ROOT/xet`."""
+class XetStore:
+    """The store in `ROOT/xet`."""
 
     def __init__(self, disk: Disk):
         self.disk = disk
@@ -55,15 +57,15 @@ class Cas:
         self.folder = disk.folder("xet/shards")
         self.files: dict[str, XetFile] = {}
         self.by_sha256: dict[str, str] = {}  # sha256 of a file: its Xet hash
-        self._dedup: dict[bytes, str] = {}  # hash of a chunk that clients may ask for: a xorb with it
-        self._listed: dict[str, tuple[Path, tuple[int, int]]] = {}  # xorb: the shard that lists its chunks
+        self._dedup: dict[bytes, str] = {}  # hash of a chunk that clients may ask for: a xorb that has it
+        self._listed: dict[str, Path] = {}  # xorb: the shard that lists its chunks
         for path in sorted(self.folder.iterdir()):
-            self._index(path, shards.parse(path.read_bytes()))
+            self._index(path, xet_shards.parse(path.read_bytes()))
 
     def _index(self, path: Path, shard: Shard) -> None:
         for xorb in shard.xorbs:
-            self._listed.setdefault(xorb.name, (path, shard.xorb_section))
-            for chunk in xorb.dedup_chunks():
+            self._listed.setdefault(xorb.name, path)
+            for chunk in xorb.dedup_chunks:
                 self._dedup.setdefault(chunk, xorb.name)
         for record in shard.files:
             if record.terms:  # a client asks about the first chunk of a file, wherever it is in its xorb
@@ -77,9 +79,9 @@ class Cas:
         """Register the files of an uploaded shard.
 
         Raises:
-            HubError: 400, malformed, or it names content that is not here or is something else.
+            HubError: 400, malformed, or it names content that is not stored or differs.
         """
-        shard = shards.parse(data)
+        shard = xet_shards.parse(data)
         for xorb in shard.xorbs:
             self._check_xorb(xorb)
         for record in shard.files:
@@ -96,13 +98,13 @@ class Cas:
 
     def _check_xorb(self, record: XorbRecord) -> None:
         table = self._table(record.name)
-        if [c[:2] for c in record.chunks] != table.leaves(0, len(table)):
+        if record.leaves != table.leaves(0, len(table)):
             raise HubError(400, f"the shard lists other chunks for xorb {record.name} than it holds")
 
     def _check_file(self, record: FileRecord) -> None:
         if record.name in self.files and (record.sha256 is None or self.by_sha256.get(record.sha256) == record.name):
             return
-        leaves: list[tuple[bytes, int]] = []
+        leaves: list[Leaf] = []
         for i, term in enumerate(record.terms):
             table = self._table(term.xorb)
             if not 0 <= term.start < term.end <= len(table):
@@ -110,13 +112,12 @@ class Cas:
             if table.unpacked(term.start, term.end) != term.num_bytes:
                 raise HubError(400, f"file {record.name}: term {i} is not of {term.num_bytes} bytes")
             chunks = table.leaves(term.start, term.end)
-            if record.verification:
-                found = blake3(b"".join(h for h, _ in chunks), key=RANGE_KEY).digest()
-                if found != record.verification[i]:
-                    raise HubError(400, f"file {record.name}: the range hash of term {i} does not match")
+            if record.verification and range_hash(chunks) != record.verification[i]:
+                raise HubError(400, f"file {record.name}: the range hash of term {i} does not match")
             leaves += chunks
-        if hash_text(file_hash(leaves)) != record.name:
-            raise HubError(400, f"the chunks make file {hash_text(file_hash(leaves))}, not {record.name}")
+        found = hash_text(file_hash(leaves))
+        if found != record.name:
+            raise HubError(400, f"the chunks make file {found}, not {record.name}")
         if record.sha256 is not None:
             digest = hashlib.sha256()
             for term in record.terms:
@@ -127,21 +128,16 @@ class Cas:
 
     def dedup(self, chunk: bytes) -> bytes | None:
         """A shard of the xorbs that were uploaded together with this chunk, or None when it is not known."""
-        listed = self._listed.get(self._dedup.get(chunk, ""))
-        if listed is None:
-            return None
-        path, (first, last) = listed
-        return shards.dedup_answer(path.read_bytes()[first:last])
+        path = self._listed.get(self._dedup.get(chunk, ""))
+        return xet_shards.dedup_answer(xet_shards.parse(path.read_bytes())) if path else None
 
     def _pieces(self, file: XetFile, start: int, end: int) -> Iterator[tuple[str, int, int, int]]:
-        """(xorb, first chunk, end chunk, position in the file) of what holds the bytes [start, end)."""
+        """(xorb, first chunk, end chunk, position in the file) of the chunks that hold the bytes [start, end)."""
         i = bisect_right(file.starts, start) - 1
         while start < end:
             term, at = file.terms[i], file.starts[i]
-            table = self.xorbs.table(term.xorb)
-            assert table is not None, f"xorb {term.xorb} is gone"
             stop = min(end - at, term.num_bytes)
-            first, last, offset = table.cover(term.start, term.end, start - at, stop)
+            first, last, offset = self._table(term.xorb).cover(term.start, term.end, start - at, stop)
             yield term.xorb, first, last, at + offset
             i, start = i + 1, at + term.num_bytes
 
@@ -158,8 +154,8 @@ class Cas:
     def reconstruction(self, name: str, start: int, end: int, url: Callable[[str], str], version: int) -> Any:
         """How to make the bytes [start, end) of a file: the answer of /v1 and /v2/reconstructions.
 
-        Chunk ranges are end-exclusive, byte ranges end-inclusive (Xet protocol specification). Ranges of one
-        xorb that touch are fetched as one. `url` signs the address of a xorb.
+        Chunk ranges are end-exclusive, byte ranges end-inclusive (Xet protocol specification). Ranges of one xorb
+        that touch are fetched as one. `url` signs the address of a xorb.
         """
         terms, ranges, skip = [], {}, 0
         for xorb, first, last, at in self._pieces(self.files[name], start, end):
@@ -168,18 +164,16 @@ class Cas:
             size = self._table(xorb).unpacked(first, last)
             terms.append({"hash": xorb, "unpacked_length": size, "range": {"start": first, "end": last}})
             ranges.setdefault(xorb, []).append((first, last))
-        fetch: dict[str, list] = {}
-        for xorb, wanted in ranges.items():
-            for first, last in _joined(wanted):
+        fetch: dict[str, list] = {xorb: [] for xorb in ranges}
+        for xorb, entries in fetch.items():
+            for first, last in _joined(ranges[xorb]):
                 low, high = self._table(xorb).span(first, last)
                 chunks, stored = {"start": first, "end": last}, {"start": low, "end": high - 1}
                 if version == 1:
-                    entry = {"range": chunks, "url": url(xorb), "url_range": stored}
+                    entries.append({"range": chunks, "url": url(xorb), "url_range": stored})
                 else:
-                    entry = {"url": url(xorb), "ranges": [{"chunks": chunks, "bytes": stored}]}
-                fetch.setdefault(xorb, []).append(entry)
-        key = "fetch_info" if version == 1 else "xorbs"
-        return {"offset_into_first_range": skip, "terms": terms, key: fetch}
+                    entries.append({"url": url(xorb), "ranges": [{"chunks": chunks, "bytes": stored}]})
+        return {"offset_into_first_range": skip, "terms": terms, "fetch_info" if version == 1 else "xorbs": fetch}
 
 
 def _joined(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
