@@ -11,8 +11,9 @@ Not answered: `datasets-server` look-ups, searches, moving and squashing, copies
 buckets, spaces' runtimes, collections, LFS multipart.
 """
 
+from .backend import DEFAULT_TOKEN
 from .faults import Fault
-from .hub import DEFAULT_TOKEN, PORT, LocalHub
+from .hub import PORT, LocalHub
 from .request_log import RequestLog, RequestRecord
 
 __all__ = ["DEFAULT_TOKEN", "PORT", "Fault", "LocalHub", "RequestLog", "RequestRecord"]

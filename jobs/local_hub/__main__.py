@@ -11,9 +11,8 @@ import signal
 import sys
 from pathlib import Path
 
-from .hub import DEFAULT_TOKEN, PORT, LocalHub
-
-__all__ = ["main"]
+from .backend import DEFAULT_TOKEN
+from .hub import PORT, LocalHub
 
 
 def main() -> None:

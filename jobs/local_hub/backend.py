@@ -4,35 +4,54 @@ import hashlib
 import hmac
 from pathlib import Path
 
+from .faults import Fault, Faults
+from .request_log import RequestLog
 from .store.blobs import Blobs
 from .store.disk import Disk
 from .store.repos import Repos
 from .store.xet_store import XetStore
 
-__all__ = ["Backend"]
+__all__ = ["DEFAULT_TOKEN", "Backend"]
+
+DEFAULT_TOKEN = "hf_local"
 
 
 class Backend:
-    """A Hub without its HTTP server; `open` opens the root and `disk.close` releases it. Arguments as of `LocalHub`."""
+    """A Hub without its HTTP server; the arguments are those of `LocalHub`."""
 
-    def __init__(self, root: str | Path, *, xet: bool, token: str, page_size: int, cdn: bool):
+    requests: RequestLog  # from `LocalHub.start`
+
+    def __init__(
+        self,
+        root: str | Path,
+        *,
+        port: int = 0,
+        xet: bool = True,
+        token: str = DEFAULT_TOKEN,
+        page_size: int = 1000,
+        log_path: str | Path | None = None,
+        cdn: bool = False,
+    ):
         self.root = Path(root).absolute()
+        self.port = port
         self.xet = xet
         self.token = token
         self.page_size = page_size
+        self.log_path = Path(log_path) if log_path else None
         self.cdn = cdn
         self._num_expired = 0
+        self.faults = Faults()
 
     def open(self) -> None:
-        """Open the stores.
-
-        Raises:
-            ValueError: another Hub serves this root.
-        """
+        """Open the root; ValueError if another Hub serves it."""
         self.disk = Disk(self.root)
         self.blobs = Blobs(self.disk)
         self.cas = XetStore(self.disk)
         self.repos = Repos(self.disk)
+
+    def inject(self, **fault) -> Fault:
+        """Make requests fail: see `Fault` for the arguments and the result."""
+        return self.faults.add(Fault(**fault))
 
     def sign(self, *parts: str) -> str:
         """A signature for a URL or a token that this Hub hands out."""

@@ -26,37 +26,21 @@ class ConnectionCutError(ConnectionError):
 
 @dataclass
 class Fault:
-    """What to do to which requests; None and 0 do nothing.
+    """Which requests to hit (None is any), and what to do to them (None and 0 do nothing)."""
 
-    Attributes:
-        route: name of the route (`RequestRecord.route`), e.g. "commit", "lfs_put", "resolve"; None is any.
-        method: HTTP method; None is any.
-        path: regular expression to find in the request's path and query; None is any.
-        times: how many requests to hit; None is all.
-        skip: how many matching requests to let go by first.
-        status: answer with this status (e.g. 429, 503, 507 for a full store) and do nothing else.
-        headers: headers of that answer, e.g. {"Retry-After": "1"}.
-        delay: seconds to wait before anything else.
-        reset: "before" the request is handled, or "after" it, without an answer (a lost answer).
-        cut_upload: reset after this many bytes of the request's body.
-        cut_answer: reset after this many bytes of the answer's body.
-        drip: send the answer's body in pieces of (bytes, seconds between them).
-        hits: how many requests were hit so far.
-    """
-
-    route: str | None = None
-    method: str | None = None
-    path: str | None = None
-    times: int | None = 1
-    skip: int = 0
-    status: int | None = None
-    headers: dict[str, str] = field(default_factory=dict)
-    delay: float = 0
-    reset: str | None = None
-    cut_upload: int | None = None
-    cut_answer: int | None = None
-    drip: tuple[int, float] | None = None
-    hits: int = field(default=0, init=False)
+    route: str | None = None  # name of the route (`RequestRecord.route`), e.g. "commit", "lfs_put", "resolve"
+    method: str | None = None  # HTTP method
+    path: str | None = None  # regular expression to find in the request's path and query
+    times: int | None = 1  # how many requests to hit; None is all
+    skip: int = 0  # how many matching requests to let go by first
+    status: int | None = None  # answer with this status (e.g. 429, 503, 507 for a full store) and do nothing else
+    headers: dict[str, str] = field(default_factory=dict)  # … and these headers, e.g. {"Retry-After": "1"}
+    delay: float = 0  # seconds to wait before anything else
+    reset: str | None = None  # "before" the request is handled, or "after" it, without an answer (a lost answer)
+    cut_upload: int | None = None  # reset after this many bytes of the request's body
+    cut_answer: int | None = None  # reset after this many bytes of the answer's body
+    drip: tuple[int, float] | None = None  # send the answer's body in pieces of (bytes, seconds between them)
+    hits: int = field(default=0, init=False)  # how many requests were hit so far
 
     def __post_init__(self):
         if self.reset not in (None, "before", "after"):
@@ -83,11 +67,6 @@ class Fault:
     def upload(self, pieces: Pieces) -> Pieces:
         """The request's body as the Hub gets it."""
         return pieces if self.cut_upload is None else _cut(pieces, self.cut_upload)
-
-    @property
-    def spoils_answer(self) -> bool:
-        """Whether `answer` changes anything."""
-        return self.cut_answer is not None or self.drip is not None
 
     def answer(self, pieces: Pieces) -> Pieces:
         """The answer's body as it is sent."""

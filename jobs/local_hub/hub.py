@@ -2,16 +2,13 @@
 
 import threading
 from contextlib import ExitStack
-from pathlib import Path
 
 from .backend import Backend
-from .faults import Fault, Faults
 from .request_log import RequestLog
 from .server import HubServer
 
-__all__ = ["DEFAULT_TOKEN", "PORT", "LocalHub"]
+__all__ = ["PORT", "LocalHub"]
 
-DEFAULT_TOKEN = "hf_local"
 PORT = 8765  # of `make hub`
 POLL_SECONDS = 0.05  # how long `stop` may take to be noticed
 
@@ -33,22 +30,6 @@ class LocalHub(Backend):
         cdn: redirect requests for LFS files to signed addresses, until `expire_addresses`, as huggingface.co does.
     """
 
-    def __init__(
-        self,
-        root: str | Path,
-        *,
-        port: int = 0,
-        xet: bool = True,
-        token: str = DEFAULT_TOKEN,
-        page_size: int = 1000,
-        log_path: str | Path | None = None,
-        cdn: bool = False,
-    ):
-        super().__init__(root, xet=xet, token=token, page_size=page_size, cdn=cdn)
-        self.port = port
-        self.log_path = Path(log_path) if log_path else None
-        self.faults = Faults()
-
     def start(self) -> "LocalHub":
         """Open the root and serve it from threads of this process.
 
@@ -61,7 +42,7 @@ class LocalHub(Backend):
             undo.callback(self.disk.close)
             self.requests = RequestLog(self.log_path)
             undo.callback(self.requests.close)
-            self._server = HubServer(self, self.port, self.faults, self.requests)
+            self._server = HubServer(self)
             undo.pop_all()
         self.url = self._server.url
         self._thread = threading.Thread(target=self._server.serve_forever, args=(POLL_SECONDS,), daemon=True)
@@ -86,10 +67,6 @@ class LocalHub(Backend):
 
     def __exit__(self, *exception) -> None:
         self.stop()
-
-    def inject(self, **fault) -> Fault:
-        """Make requests fail: see `Fault` for the arguments and the result."""
-        return self.faults.add(Fault(**fault))
 
     def environment(self) -> dict[str, str]:
         """The environment variables that make a client process use this Hub and nothing else.

@@ -21,8 +21,8 @@ from urllib.parse import parse_qsl
 
 from .backend import Backend
 from .errors import HubError
-from .faults import ConnectionCutError, Fault, Faults
-from .request_log import RequestLog, RequestRecord
+from .faults import ConnectionCutError, Fault
+from .request_log import RequestRecord
 from .routes import find
 from .routes.routing import Answer, Call, FilePart, Route, error_answer
 
@@ -34,18 +34,16 @@ SMALL_BYTES = 256 << 10  # a smaller file is read and sent together with its hea
 
 
 class HubServer(ThreadingTCPServer):
-    """Listens on 127.0.0.1 (port 0 takes a free one) and answers from a backend, with a thread per connection."""
+    """Listens at the backend's port and answers from it, with a thread per connection."""
 
     allow_reuse_address = True
     daemon_threads = True
     request_queue_size = 128
 
-    def __init__(self, backend: Backend, port: int, faults: Faults, log: RequestLog):
+    def __init__(self, backend: Backend):
         self.backend = backend
-        self.faults = faults
-        self.log = log
         self.connections: dict[socket.socket, threading.Thread] = {}
-        super().__init__(("127.0.0.1", port), _Handler)
+        super().__init__(("127.0.0.1", backend.port), _Handler)
         self.url = f"http://127.0.0.1:{self.server_address[1]}"
 
     def process_request(self, request: Any, client_address: Any) -> None:
@@ -76,20 +74,20 @@ class _Handler(BaseHTTPRequestHandler):
 
     def respond(self) -> None:
         """Answer one request and record it."""
-        server, started = self.server, time.perf_counter()
+        hub, started = self.server.backend, time.perf_counter()
         self.num_in = self.num_out = self.status = 0
         path, _, query = self.path.partition("?")
         found = find(self.command, path)
         name = found[0].function.__name__ if found else "none"
-        server.log.begin()
+        hub.requests.begin()
         try:
-            fault = server.faults.hit(name, self.command, self.path)
+            fault = hub.faults.hit(name, self.command, self.path)
             pieces = iter(fault.upload(self._body()) if fault else self._body())
             if fault:
                 fault.begin()
             host = self.headers.get("Host")
-            base, values = f"http://{host}" if host else server.url, dict(parse_qsl(query, keep_blank_values=True))
-            answer = self._answer(Call(server.backend, self.headers, path, values, pieces, base), found, fault)
+            base, values = f"http://{host}" if host else self.server.url, dict(parse_qsl(query, keep_blank_values=True))
+            answer = self._answer(Call(hub, self.headers, path, values, pieces, base), found, fault)
             for _ in pieces:  # bytes that nobody read would be taken for the next request
                 pass
             if fault:
@@ -106,7 +104,7 @@ class _Handler(BaseHTTPRequestHandler):
             seconds = round(time.perf_counter() - started, 6)
             span, agent = self.headers.get("Range"), self.headers.get("User-Agent", "")
             sizes = self.status, self.num_in, self.num_out
-            server.log.end(RequestRecord(self.command, name, *sizes, self.path, seconds, span, agent))
+            hub.requests.end(RequestRecord(self.command, name, *sizes, self.path, seconds, span, agent))
 
     do_GET = do_HEAD = do_POST = do_PUT = do_DELETE = respond  # noqa: N815
 
@@ -164,7 +162,7 @@ class _Handler(BaseHTTPRequestHandler):
         head = "\r\n".join([*lines, "", ""]).encode("latin-1")
         if self.command == "HEAD" or not length:
             self.connection.sendall(head)
-        elif fault and fault.spoils_answer:
+        elif fault:
             self.connection.sendall(head)
             for piece in fault.answer(_pieces(answer.body)):
                 self._write([piece])

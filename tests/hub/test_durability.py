@@ -18,8 +18,8 @@ import pytest
 
 from jobs.local_hub import DEFAULT_TOKEN
 from jobs.local_hub.store.blobs import Blobs, git_blob_id
-from jobs.local_hub.store.commits import Changes, commit_to_branch, regular_entry
-from jobs.local_hub.store.discussions import commit_as_pull_request, merge
+from jobs.local_hub.store.commits import Changes, regular_entry
+from jobs.local_hub.store.discussions import Discussions
 from jobs.local_hub.store.disk import Disk
 from jobs.local_hub.store.repos import Repos
 from jobs.local_hub.store.xet_store import XetStore
@@ -88,18 +88,18 @@ def work(store: Store, done: list[str]) -> None:
     sha256 = hashlib.sha256(data).hexdigest()
     store.blobs.put_lfs(sha256, [data])
     lfs = {"key": "lfsFile", "value": {"path": "b.bin", "oid": sha256}}
-    commit_to_branch(repo, "refs/heads/main", changes("one", file("a"), lfs))
+    changes("one", file("a"), lfs).commit_to_branch(repo, "refs/heads/main")
     done.append("one")
     chunks = [noise(i, 500) for i in range(3)]
     name, body = make_xorb(chunks)
     store.cas.xorbs.put(name, io.BytesIO(body).read)
     store.cas.put_shard(make_shard([(name, 0, 3)], {name: chunks}, [name]))
     lfs = {"key": "lfsFile", "value": {"path": "x.bin", "oid": hashlib.sha256(b"".join(chunks)).hexdigest()}}
-    commit_to_branch(repo, "refs/heads/main", changes("xet", lfs))
+    changes("xet", lfs).commit_to_branch(repo, "refs/heads/main")
     done.append("xet")
-    _, num = commit_as_pull_request(repo, "refs/heads/main", changes("pull", file("c")))
+    _, num = Discussions(repo).open_with_commit("refs/heads/main", changes("pull", file("c")))
     done.append("pull")
-    merge(repo, num, None)
+    Discussions(repo).merge(num, None)
     done.append("merged")
     store.repos.delete(repo)
     done.append("deleted")

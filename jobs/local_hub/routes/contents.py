@@ -8,9 +8,9 @@ from typing import Any
 from urllib.parse import parse_qs, quote
 
 from jobs.local_hub.errors import HubError
-from jobs.local_hub.store import discussions
 from jobs.local_hub.store.blobs import git_blob_id
-from jobs.local_hub.store.commits import Changes, commit_to_branch, wants_lfs
+from jobs.local_hub.store.commits import Changes, wants_lfs
+from jobs.local_hub.store.discussions import AUTHOR, Discussions
 from jobs.local_hub.store.repo_state import Commit, FileEntry
 from jobs.local_hub.store.repos import Repo
 
@@ -45,8 +45,8 @@ def _folder_info(repo: Repo, path: str, inside: list[FileEntry], expand: bool) -
 def _last_commit(repo: Repo, entries: list[FileEntry], expand: bool) -> dict[str, Any]:
     if not expand:
         return {}
-    commits = [repo.summary(oid) for oid in {entry.commit for entry in entries}]
-    last = max(commits, key=lambda commit: (commit.date, commit.oid))
+    oids = {entry.commit for entry in entries}
+    last = max(map(repo.summary, oids), key=lambda commit: (commit.date, commit.oid))
     return {"lastCommit": {"id": last.oid, "title": last.title, "date": last.date}}
 
 
@@ -96,7 +96,7 @@ def list_commits(call: Call, repo: Repo, revision: str) -> Answer:
     out = []
     for commit in history[page]:
         shown = {"id": commit.oid, **commit.model_dump(include={"title", "message", "date"})}
-        out.append({**shown, "authors": [{"user": discussions.AUTHOR["name"]}]})
+        out.append({**shown, "authors": [{"user": AUTHOR["name"]}]})
     return json_answer(out, headers=link)
 
 
@@ -178,10 +178,10 @@ def commit(call: Call, repo: Repo, revision: str) -> Answer:
     changes = Changes(lines, call.hub.blobs, call.hub.lfs_size)
     out: dict[str, Any] = {"success": True, "hookOutput": ""}
     if _flag(call.query.get("create_pr", "")):
-        oid, num = discussions.commit_as_pull_request(repo, ref, changes)
+        oid, num = Discussions(repo).open_with_commit(ref, changes)
         out["pullRequestUrl"] = f"{call.base}/{repo.web_path}/discussions/{num}"
     elif ref.startswith("refs/pr/"):
-        oid = discussions.commit_to_pull_request(repo, int(ref.removeprefix("refs/pr/")), changes)
+        oid = Discussions(repo).commit(int(ref.removeprefix("refs/pr/")), changes)
     else:
-        oid = commit_to_branch(repo, ref, changes)
+        oid = changes.commit_to_branch(repo, ref)
     return json_answer({**out, "commitOid": oid, "commitUrl": f"{call.base}/{repo.web_path}/commit/{oid}"})

@@ -1,7 +1,9 @@
 """Discussions and pull requests."""
 
+from typing import Any
+
 from jobs.local_hub.errors import HubError
-from jobs.local_hub.store import discussions
+from jobs.local_hub.store.discussions import AUTHOR, Discussions, comment_event, event
 from jobs.local_hub.store.repos import Repo
 
 from .routing import Answer, Call, Routes, json_answer
@@ -17,10 +19,8 @@ def _address(call: Call, repo: Repo, num: int) -> str:
     return f"{call.base}/{repo.web_path}/discussions/{num}"
 
 
-def _number(text: str) -> int:
-    if not text.isdecimal():
-        raise HubError(404, f"{text} is not the number of a discussion")
-    return int(text)
+def _details(call: Call, repo: Repo, num: int) -> dict[str, Any]:
+    return Discussions(repo).details(num, _address(call, repo, num))
 
 
 @routes.add("GET", "/api/{kind}/{repo}/discussions")
@@ -29,18 +29,18 @@ def list_discussions(call: Call, repo: Repo) -> Answer:
     query = call.query
     is_pull = {"pull_request": (True,), "discussion": (False,)}.get(query.get("type", "all"), (True, False))
     statuses = {"open": ("open", "draft"), "closed": ("closed", "merged")}.get(query.get("status", "all"))
-    found = [
-        discussion
+    nums = [
+        discussion.num
         for discussion in reversed(repo.state.discussions)
         if discussion.is_pull_request in is_pull and (statuses is None or discussion.status in statuses)
     ]
-    if query.get("author") not in (None, "", discussions.AUTHOR["name"]):
-        found = []  # all discussions here have one author
+    if query.get("author") not in (None, "", AUTHOR["name"]):
+        nums = []  # all discussions here have one author
     start = PAGE_SIZE * int(query.get("p", 0))
-    page = [discussions.details(repo, d, _address(call, repo, d.num)) for d in found[start : start + PAGE_SIZE]]
+    page = [_details(call, repo, num) for num in nums[start : start + PAGE_SIZE]]
     for item in page:
         del item["events"]
-    return json_answer({"discussions": page, "count": len(found), "start": start})
+    return json_answer({"discussions": page, "count": len(nums), "start": start})
 
 
 @routes.add("POST", "/api/{kind}/{repo}/discussions", access="write")
@@ -51,48 +51,46 @@ def create_discussion(call: Call, repo: Repo) -> Answer:
         raise HubError(400, f"title: {title!r} must have 3 to 200 characters")
     is_pull = bool(value.get("pullRequest"))
     if is_pull:
-        num = discussions.open_pull_request(repo, title, text, "refs/heads/main")
+        num = Discussions(repo).open_pull_request(title, text, "refs/heads/main")
     else:
-        num = discussions.open_discussion(repo, title, text)
+        num = Discussions(repo).open(title, text)
     return json_answer({"num": num, "url": _address(call, repo, num), "pullRequest": is_pull})
 
 
 @routes.add("GET", "/api/{kind}/{repo}/discussions/{num}")
 def get_discussion(call: Call, repo: Repo, num: str) -> Answer:
-    discussion = discussions.find(repo, _number(num))
-    return json_answer(discussions.details(repo, discussion, _address(call, repo, discussion.num)))
+    return json_answer(_details(call, repo, int(num)))
 
 
 @routes.add("POST", "/api/{kind}/{repo}/discussions/{num}/comment", access="write")
 def comment_discussion(call: Call, repo: Repo, num: str) -> Answer:
-    new = discussions.comment_event(str(call.json().get("comment", "")))
-    return json_answer({"newMessage": discussions.add_events(repo, _number(num), new)})
+    new = comment_event(str(call.json().get("comment", "")))
+    return json_answer({"newMessage": Discussions(repo).add_events(int(num), new)})
 
 
 @routes.add("POST", "/api/{kind}/{repo}/discussions/{num}/title", access="write")
 def rename_discussion(call: Call, repo: Repo, num: str) -> Answer:
-    title = str(call.json().get("title", ""))
+    discussions, title = Discussions(repo), str(call.json().get("title", ""))
     with repo.lock:
-        old = discussions.find(repo, _number(num)).title
-        new = discussions.event("title-change", {"from": old, "to": title})
-        return json_answer({"newTitle": discussions.add_events(repo, _number(num), new, title=title)})
+        new = event("title-change", **{"from": discussions.find(int(num)).title, "to": title})
+        return json_answer({"newTitle": discussions.add_events(int(num), new, title=title)})
 
 
 @routes.add("POST", "/api/{kind}/{repo}/discussions/{num}/status", access="write")
 def change_status(call: Call, repo: Repo, num: str) -> Answer:
-    value = call.json()
+    discussions, value = Discussions(repo), call.json()
     status = value.get("status")
     if status not in ("open", "closed"):
         raise HubError(400, f"status: {status!r} is not open or closed")
-    comments = [discussions.comment_event(value["comment"])] if value.get("comment") else []
+    events = [comment_event(value["comment"])] if value.get("comment") else []
+    events.append(event("status-change", status=status))
     with repo.lock:
-        if discussions.find(repo, _number(num)).status == "merged":
+        if discussions.find(int(num)).status == "merged":
             raise HubError(400, f"pull request {num} is merged")
-        new = discussions.event("status-change", {"status": status})
-        return json_answer({"newStatus": discussions.add_events(repo, _number(num), *comments, new, status=status)})
+        return json_answer({"newStatus": discussions.add_events(int(num), *events, status=status)})
 
 
 @routes.add("POST", "/api/{kind}/{repo}/discussions/{num}/merge", access="write")
 def merge_pull_request(call: Call, repo: Repo, num: str) -> Answer:
-    oid = discussions.merge(repo, _number(num), call.json().get("comment"))
+    oid = Discussions(repo).merge(int(num), call.json().get("comment"))
     return json_answer({"success": True, "mergeCommitId": oid})

@@ -23,7 +23,13 @@ from jobs.local_hub.store.repos import Repo
 __all__ = ["Answer", "Call", "FilePart", "Headers", "Route", "Routes", "error_answer", "json_answer"]
 
 MAX_JSON_BYTES = 1 << 30  # a commit of 100 regular files of 10 MiB in base64
-SHAPES = {"kind": "datasets|models|spaces", "repo": "[^/]+/[^/]+", "scope": "read|write", "version": "1|2"}
+SHAPES = {
+    "kind": "datasets|models|spaces",
+    "repo": "[^/]+/[^/]+",
+    "num": r"\d+",
+    "scope": "read|write",
+    "version": "1|2",
+}
 
 Headers = Iterable[tuple[str, str]]
 

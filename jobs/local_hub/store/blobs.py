@@ -39,11 +39,7 @@ class Blobs:
         self.folder = disk.folder("blobs")
 
     def path(self, oid: str) -> Path:
-        """Where the content of this id is, or would be.
-
-        Raises:
-            HubError: 400, not an id.
-        """
+        """Where the content of this id is, or would be; HubError 400 if it is not an id."""
         if not OID.fullmatch(oid):
             raise HubError(400, f"{oid!r} is not 40 or 64 hexadecimal digits")
         return self.folder / oid
@@ -63,11 +59,7 @@ class Blobs:
         return oid
 
     def put_lfs(self, sha256: str, pieces: Iterable[bytes | memoryview]) -> None:
-        """Store an LFS body.
-
-        Raises:
-            HubError: 400, the body has another sha256; nothing is stored.
-        """
+        """Store an LFS body; HubError 400 if it has another sha256, and nothing is stored."""
         digest = hashlib.sha256()
         with self.disk.draft() as file:
             for piece in pieces:

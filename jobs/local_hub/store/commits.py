@@ -16,16 +16,7 @@ from .blobs import Blobs, git_blob_id, lfs_pointer
 from .repo_state import FileEntry
 from .repos import Repo
 
-__all__ = [
-    "GITATTRIBUTES",
-    "Changes",
-    "commit_to_branch",
-    "lfs_entry",
-    "regular_entry",
-    "wants_lfs",
-    "write_changes",
-    "write_on_head",
-]
+__all__ = ["GITATTRIBUTES", "Changes", "lfs_entry", "regular_entry", "wants_lfs"]
 
 MAX_REGULAR_BYTES = 10 << 20  # above, the Hub asks for LFS
 LFS_NAMES = """
@@ -52,17 +43,11 @@ def lfs_entry(sha256: str, size: int) -> FileEntry:
     return FileEntry(size=size, oid=git_blob_id(pointer), lfs=sha256, pointer=len(pointer))
 
 
-def _checked_path(path: Any) -> str:
-    if not isinstance(path, str) or not path or any(p in ("", ".", "..", ".git") for p in path.split("/")):
-        raise HubError(400, f"{path!r} is not a valid path in a repository")
-    return path
-
-
 class Changes:
-    """What one commit does: its header, new entries and deleted paths.
+    """What one commit does. Contents of regular files are stored at once.
 
     Args:
-        lines: the operations; contents of regular files are stored.
+        lines: the header and the operations.
         lfs_size: bytes of an LFS object, None if it was never uploaded.
 
     Raises:
@@ -70,68 +55,79 @@ class Changes:
     """
 
     def __init__(self, lines: list[dict], blobs: Blobs, lfs_size: Callable[[str], int | None]):
-        self.header: dict[str, Any] = {}
-        self.added: dict[str, FileEntry] = {}
-        self.deleted_files: list[str] = []
-        self.deleted_folders: list[str] = []
+        self.title = self.message = ""
+        self.parent: str | None = None  # the start of the commit id that the client expects at the head
+        self._added: dict[str, FileEntry] = {}
+        self._deleted_files: list[str] = []
+        self._deleted_folders: list[str] = []
         for line in lines:
             key, value = line.get("key"), line.get("value")
             if not isinstance(value, dict):
                 raise HubError(400, f"operation {key!r} has no value")
             if key == "header":
-                self.header = value
+                self.title, self.message = value.get("summary", ""), value.get("description", "")
+                self.parent = value.get("parentCommit")
             elif key == "file":
-                self.added[_checked_path(value.get("path"))] = _regular(value, blobs)
+                self._added[_path(value)] = _regular(value, blobs)
             elif key == "lfsFile":
-                self.added[_checked_path(value.get("path"))] = _lfs(value, lfs_size)
+                self._added[_path(value)] = _lfs(value, lfs_size)
             elif key == "deletedFile":
-                self.deleted_files.append(_checked_path(value.get("path")))
+                self._deleted_files.append(_path(value))
             elif key == "deletedFolder":
-                self.deleted_folders.append(_checked_path(str(value.get("path")).rstrip("/")))
+                self._deleted_folders.append(_path({"path": str(value.get("path")).rstrip("/")}))
             else:
                 raise HubError(400, f"operation {key!r} is not known")
 
-    @property
-    def title(self) -> str:
-        return self.header.get("summary", "")
-
-    @property
-    def parent(self) -> str | None:
-        """The start of the commit id that the client expects at the head."""
-        return self.header.get("parentCommit")
-
-    def apply(self, before: Mapping[str, FileEntry]) -> tuple[dict[str, FileEntry], set[str]]:
-        """The files after the commit, and the paths that it touched.
+    def write(self, repo: Repo, parent: str) -> str:
+        """Store these changes as a commit on a parent, which the caller points a reference at; its id.
 
         Raises:
             HubError: 404 EntryNotFound, a deleted path does not exist; 400, a file where a folder is.
         """
-        gone = set()
-        for path in self.deleted_files:
+        before = repo.commit(parent).files
+        gone = set(self._deleted_files)
+        for path in self._deleted_files:
             if path not in before:
                 raise HubError(404, f"A file with this name doesn't exist: {path}", "EntryNotFound")
-            gone.add(path)
-        for folder in self.deleted_folders:
+        for folder in self._deleted_folders:
             inside = {path for path in before if path.startswith(f"{folder}/")}
             if not inside:
                 raise HubError(404, f"A folder with this name doesn't exist: {folder}", "EntryNotFound")
             gone |= inside
-        files = {path: entry for path, entry in before.items() if path not in gone} | self.added
-        folders = {path[:i] for path in files for i, c in enumerate(path) if c == "/"} if self.added else set()
-        both = sorted(folders & files.keys())
-        if both:
-            raise HubError(400, f"{both[0]} is a file and a folder at once")
-        return files, gone | self.added.keys()
+        files = {path: entry for path, entry in before.items() if path not in gone} | self._added
+        _check_folders(files if self._added else {})
+        return repo.write_commit([parent], self.title, self.message, files, gone | self._added.keys())
+
+    def write_on_head(self, repo: Repo, ref: str) -> str:
+        """`write` on the head of a reference; HubError 412 if it does not start with `parent` (7 digits or more)."""
+        head, parent = repo.refs[ref], self.parent
+        if parent is not None and not (len(parent) >= 7 and head.startswith(parent)):
+            raise HubError(412, f"A commit has happened since {parent}: {ref} is at {head}. Refresh and try again.")
+        return self.write(repo, head)
+
+    def commit_to_branch(self, repo: Repo, ref: str) -> str:
+        """Commit to the head of a branch and return the commit's id; an error leaves the branch unchanged."""
+        with repo.lock:
+            oid = self.write_on_head(repo, ref)
+            repo.set_ref(ref, oid)
+            return oid
 
 
-def _regular(value: dict, blobs: Blobs) -> FileEntry:
+def _path(value: Mapping[str, Any]) -> str:
+    path = value.get("path")
+    if not isinstance(path, str) or not path or any(p in ("", ".", "..", ".git") for p in path.split("/")):
+        raise HubError(400, f"{path!r} is not a valid path in a repository")
+    return path
+
+
+def _regular(value: Mapping[str, Any], blobs: Blobs) -> FileEntry:
     data = base64.b64decode(value.get("content", ""), validate=True)
     if len(data) > MAX_REGULAR_BYTES:
         raise HubError(400, f"{value['path']}: {len(data)} bytes are too many for a regular file; use LFS")
     return regular_entry(blobs, data)
 
 
-def _lfs(value: dict, lfs_size: Callable[[str], int | None]) -> FileEntry:
+def _lfs(value: Mapping[str, Any], lfs_size: Callable[[str], int | None]) -> FileEntry:
     sha256 = str(value.get("oid"))
     size = lfs_size(sha256)
     if size is None:
@@ -141,27 +137,8 @@ def _lfs(value: dict, lfs_size: Callable[[str], int | None]) -> FileEntry:
     return lfs_entry(sha256, size)
 
 
-def write_changes(repo: Repo, parent: str, changes: Changes) -> str:
-    """Store these changes as a commit on a parent; the caller points a reference at it."""
-    files, touched = changes.apply(repo.commit(parent).files)
-    return repo.write_commit([parent], changes.title, changes.header.get("description", ""), files, touched)
-
-
-def write_on_head(repo: Repo, ref: str, changes: Changes) -> str:
-    """`write_changes` on the head of a reference, which must start with the header's `parentCommit` (7 digits or more).
-
-    Raises:
-        HubError: 412, the head has moved.
-    """
-    head, parent = repo.refs[ref], changes.parent
-    if parent is not None and not (len(parent) >= 7 and head.startswith(parent)):
-        raise HubError(412, f"A commit has happened since {parent}: {ref} is at {head}. Refresh and try again.")
-    return write_changes(repo, head, changes)
-
-
-def commit_to_branch(repo: Repo, ref: str, changes: Changes) -> str:
-    """Commit to the head of a branch and return the commit's id; an error leaves the branch unchanged."""
-    with repo.lock:
-        oid = write_on_head(repo, ref, changes)
-        repo.set_ref(ref, oid)
-        return oid
+def _check_folders(files: Mapping[str, FileEntry]) -> None:
+    folders = {path[:i] for path in files for i, character in enumerate(path) if character == "/"}
+    both = sorted(folders & files.keys())
+    if both:
+        raise HubError(400, f"{both[0]} is a file and a folder at once")

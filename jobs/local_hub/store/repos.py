@@ -40,16 +40,9 @@ class Repo:
         self.folder = folder
         self.lock = threading.RLock()
         self.state = RepoState.model_validate_json((folder / "repo.json").read_bytes())
+        self.id, self.kind = self.state.id, self.state.kind
         self._cached = lru_cache(CACHED_COMMITS)(self._load)
         self._summaries: dict[str, Commit] = {}
-
-    @property
-    def id(self) -> str:
-        return self.state.id
-
-    @property
-    def kind(self) -> str:
-        return self.state.kind
 
     @property
     def refs(self) -> dict[str, str]:
@@ -76,11 +69,7 @@ class Repo:
         return next((name for name in names if name in self.refs), None)
 
     def oid(self, revision: str) -> str:
-        """The id of the commit that a branch, a tag, `refs/...` or a commit id names.
-
-        Raises:
-            HubError: 404 RevisionNotFound.
-        """
+        """The commit id that a branch, a tag, `refs/...` or a commit id names; HubError RevisionNotFound if none."""
         ref = self.find_ref(revision)
         if ref is not None:
             return self.refs[ref]
@@ -89,11 +78,7 @@ class Repo:
         raise HubError(404, f"Invalid rev id: {revision}", "RevisionNotFound")
 
     def commit(self, revision: str) -> Commit:
-        """The commit of a revision.
-
-        Raises:
-            HubError: 404 RevisionNotFound.
-        """
+        """The commit of a revision, found as by `oid`."""
         return self._cached(self.oid(revision))
 
     def _load(self, oid: str) -> Commit:
@@ -128,11 +113,7 @@ class Repo:
         return oid
 
     def create_ref(self, ref: str, revision: str) -> None:
-        """Add a branch or a tag.
-
-        Raises:
-            HubError: 409, it exists; 400, an invalid name; 404 RevisionNotFound.
-        """
+        """Add a branch or a tag; HubError 409 if it exists, 400 for an invalid name."""
         if not REF_NAME.fullmatch(ref):
             raise HubError(400, f"{ref} is not a valid reference name")
         with self.lock:
@@ -141,11 +122,7 @@ class Repo:
             self.set_ref(ref, self.oid(revision))
 
     def delete_ref(self, ref: str) -> None:
-        """Remove a branch or a tag.
-
-        Raises:
-            HubError: 404 RevisionNotFound; 403 for main.
-        """
+        """Remove a branch or a tag; HubError RevisionNotFound if there is none, 403 for main."""
         with self.lock:
             if ref not in self.refs:
                 raise HubError(404, f"Reference does not exist: {ref}", "RevisionNotFound")
@@ -168,10 +145,9 @@ class Repos:
         return self._repos.get((kind, repo_id))
 
     def create(self, kind: str, repo_id: str, private: bool, files: Mapping[str, FileEntry]) -> Repo:
-        """Add a repository whose first commit has these files; it appears in one step.
+        """Add a repository whose first commit has these files, in one step.
 
-        Raises:
-            HubError: 409, it exists; 400, an invalid name.
+        HubError 409 if it exists, 400 for an invalid name.
         """
         parts = repo_id.split("/")
         if kind not in KINDS or len(parts) != 2 or not all(NAME.fullmatch(part) for part in parts):

@@ -12,13 +12,15 @@ Numbers are little-endian; every record has 48 bytes.
                 n chunks: hash | u32 unpacked offset | u32 unpacked bytes | u32 flags | 4 unused
               a record whose hash is all ones ends the section
 
-The answer to a deduplication query also has lookup tables and a footer of 200 bytes (see `dedup_answer`).
+The answer to a deduplication query also has lookup tables and a footer (see `dedup_answer`).
 A sha256 is stored like a hash: its usual text form is `hash_text` of the field.
 """
 
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate, islice
 
 from jobs.local_hub.errors import HubError
 
@@ -28,7 +30,7 @@ __all__ = ["FileRecord", "Shard", "Term", "XorbRecord", "dedup_answer", "parse"]
 
 TAG = b"HFRepoMetaData\0" + bytes.fromhex("556967456a7b815783a5bdd95ccdd14aa9")
 HEADER_BYTES = 48
-RECORD_BYTES = 48
+RECORD = struct.Struct("<32s4I")
 FOOTER_BYTES = 200
 END = b"\xff" * 32
 HAS_VERIFICATION = 1 << 31
@@ -49,12 +51,21 @@ class Term:
 
 @dataclass(frozen=True)
 class FileRecord:
-    """A file of a shard; `verification` has one range hash per term, or is empty."""
+    """A file of a shard."""
 
     name: str
     terms: tuple[Term, ...]
-    verification: tuple[bytes, ...]
+    verification: tuple[bytes, ...]  # a range hash per term, or nothing
     sha256: str | None
+
+    @cached_property
+    def ends(self) -> list[int]:
+        """The bytes of the file up to the end of each term."""
+        return list(accumulate(term.num_bytes for term in self.terms))
+
+    @property
+    def size(self) -> int:
+        return self.ends[-1] if self.ends else 0
 
 
 @dataclass(frozen=True)
@@ -68,62 +79,34 @@ class XorbRecord:
 
 @dataclass(frozen=True)
 class Shard:
-    """A parsed shard."""
-
-    files: tuple[FileRecord, ...]
-    xorbs: tuple[XorbRecord, ...]
+    files: list[FileRecord]
+    xorbs: list[XorbRecord]
     xorb_section: bytes  # the records of the xorbs
 
 
-_Record = tuple[bytes, tuple[int, int, int, int]]  # hash, four u32
-
-
-class _Reader:
-    """Reads a shard record by record."""
-
-    def __init__(self, data: bytes):
-        self.data = data
-        self.at = HEADER_BYTES
-
-    def next(self) -> _Record:
-        record = self.data[self.at : self.at + RECORD_BYTES]
-        if len(record) < RECORD_BYTES:
-            raise HubError(400, f"the shard ends in the middle, at byte {self.at}")
-        self.at += RECORD_BYTES
-        a, b, c, d = struct.unpack_from("<4I", record, 32)
-        return record[:32], (a, b, c, d)
-
-    def take(self, count: int) -> list[_Record]:
-        return [self.next() for _ in range(count)]
-
-    def section(self) -> Iterator[_Record]:
-        """The records up to the end of a section; the caller takes those that belong to each."""
-        while (record := self.next())[0] != END:
-            yield record
+def _records(data: bytes) -> Iterator[tuple[bytes, int, int, int, int]]:
+    yield from RECORD.iter_unpack(data[HEADER_BYTES : len(data) - len(data) % RECORD.size])
+    raise HubError(400, "the shard ends before its last section does")
 
 
 def parse(data: bytes) -> Shard:
-    """Read a shard.
-
-    Raises:
-        HubError: 400, not a shard of version 2, or cut short.
-    """
+    """Read a shard; HubError 400 if it is not one of version 2, or cut short."""
     if data[:32] != TAG or len(data) < HEADER_BYTES or struct.unpack_from("<Q", data, 32)[0] != 2:
         raise HubError(400, "not a shard of version 2")
-    reader = _Reader(data)
-    files, xorbs = [], []
-    for digest, (flags, count, _, _) in reader.section():
-        terms = tuple(Term(hash_text(h), size, start, end) for h, (_, size, start, end) in reader.take(count))
-        checks = tuple(h for h, _ in reader.take(count if flags & HAS_VERIFICATION else 0))
-        sha256 = hash_text(reader.next()[0]) if flags & HAS_METADATA else None
-        files.append(FileRecord(hash_text(digest), terms, checks, sha256))
-    first = reader.at
-    for digest, (_, count, _, _) in reader.section():
-        chunks = reader.take(count)
-        leaves = [(h, size) for h, (_, size, _, _) in chunks]
-        asked = [h for h, (_, _, flags, _) in chunks if flags & DEDUP_CHUNK or _number(h, 3) % DEDUP_MODULUS == 0]
-        xorbs.append(XorbRecord(hash_text(digest), leaves, asked))
-    return Shard(tuple(files), tuple(xorbs), data[first : reader.at - RECORD_BYTES])
+    records = _records(data)
+    files, xorbs, section = [], [], []
+    while (record := next(records))[0] != END:
+        name, flags, count, _, _ = record
+        terms = tuple(Term(hash_text(h), size, start, end) for h, _, size, start, end in islice(records, count))
+        checks = tuple(h for h, *_ in islice(records, count if flags & HAS_VERIFICATION else 0))
+        sha256 = hash_text(next(records)[0]) if flags & HAS_METADATA else None
+        files.append(FileRecord(hash_text(name), terms, checks, sha256))
+    while (record := next(records))[0] != END:
+        chunks = list(islice(records, record[2]))
+        asked = [h for h, _, _, flags, _ in chunks if flags & DEDUP_CHUNK or _number(h, 3) % DEDUP_MODULUS == 0]
+        xorbs.append(XorbRecord(hash_text(record[0]), [(h, size) for h, _, size, _, _ in chunks], asked))
+        section += [record, *chunks]
+    return Shard(files, xorbs, b"".join(RECORD.pack(*record) for record in section))
 
 
 def _number(digest: bytes, place: int) -> int:
@@ -146,8 +129,8 @@ def dedup_answer(shard: Shard) -> bytes:
     xorb_lookup = b"".join(struct.pack("<QI", *row) for row in sorted(xorb_rows))
     chunk_lookup = b"".join(struct.pack("<QII", *row) for row in sorted(chunk_rows))
     end = END + bytes(16)
-    xorbs_at = HEADER_BYTES + RECORD_BYTES
-    lookup_at = xorbs_at + len(shard.xorb_section) + RECORD_BYTES
+    xorbs_at = HEADER_BYTES + len(end)
+    lookup_at = xorbs_at + len(shard.xorb_section) + len(end)
     chunks_at = lookup_at + len(xorb_lookup)
     footer_at = chunks_at + len(chunk_lookup)
     # version, files, xorbs, file lookup (offset, entries), xorb lookup, chunk lookup

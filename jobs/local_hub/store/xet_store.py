@@ -18,8 +18,6 @@ commit can name content that is not stored.
 import hashlib
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -28,24 +26,10 @@ from jobs.local_hub.errors import HubError
 from . import xet_shards
 from .disk import Disk
 from .xet_hashes import Leaf, file_hash, hash_text, range_hash
-from .xet_shards import FileRecord, Shard, Term, XorbRecord
+from .xet_shards import FileRecord, Shard, XorbRecord
 from .xorbs import ChunkTable, Xorbs
 
-__all__ = ["XetFile", "XetStore"]
-
-
-@dataclass(frozen=True)
-class XetFile:
-    """A stored file: `starts[i]` is the first byte of `terms[i]`."""
-
-    terms: tuple[Term, ...]
-    starts: tuple[int, ...]
-    size: int
-
-    @classmethod
-    def of(cls, terms: tuple[Term, ...]) -> "XetFile":
-        *starts, size = accumulate((t.num_bytes for t in terms), initial=0)
-        return cls(terms, tuple(starts), size)
+__all__ = ["XetStore"]
 
 
 class XetStore:
@@ -55,7 +39,7 @@ class XetStore:
         self.disk = disk
         self.xorbs = Xorbs(disk)
         self.folder = disk.folder("xet/shards")
-        self.files: dict[str, XetFile] = {}
+        self.files: dict[str, FileRecord] = {}
         self.by_sha256: dict[str, str] = {}  # sha256 of a file: its Xet hash
         self._dedup: dict[bytes, str] = {}  # hash of a chunk that clients may ask for: a xorb that has it
         self._listed: dict[str, Path] = {}  # xorb: the shard that lists its chunks
@@ -71,16 +55,12 @@ class XetStore:
             if record.terms:  # a client asks about the first chunk of a file, wherever it is in its xorb
                 first = record.terms[0]
                 self._dedup.setdefault(bytes(self._table(first.xorb).rows["hash"][first.start]), first.xorb)
-            self.files.setdefault(record.name, XetFile.of(record.terms))
+            self.files.setdefault(record.name, record)
             if record.sha256 is not None:
                 self.by_sha256.setdefault(record.sha256, record.name)
 
     def put_shard(self, data: bytes) -> None:
-        """Register the files of an uploaded shard.
-
-        Raises:
-            HubError: 400, malformed, or it names content that is not stored or differs.
-        """
+        """Register the files of an uploaded shard; HubError 400 if it names content that is not stored or differs."""
         shard = xet_shards.parse(data)
         for xorb in shard.xorbs:
             self._check_xorb(xorb)
@@ -131,15 +111,16 @@ class XetStore:
         path = self._listed.get(self._dedup.get(chunk, ""))
         return xet_shards.dedup_answer(xet_shards.parse(path.read_bytes())) if path else None
 
-    def _pieces(self, file: XetFile, start: int, end: int) -> Iterator[tuple[str, int, int, int]]:
+    def _pieces(self, file: FileRecord, start: int, end: int) -> Iterator[tuple[str, int, int, int]]:
         """(xorb, first chunk, end chunk, position in the file) of the chunks that hold the bytes [start, end)."""
-        i = bisect_right(file.starts, start) - 1
-        while start < end:
-            term, at = file.terms[i], file.starts[i]
-            stop = min(end - at, term.num_bytes)
-            first, last, offset = self._table(term.xorb).cover(term.start, term.end, start - at, stop)
+        for i in range(bisect_right(file.ends, start), len(file.terms)):
+            term = file.terms[i]
+            at = file.ends[i] - term.num_bytes
+            if at >= end:
+                break
+            low, high = max(0, start - at), min(end - at, term.num_bytes)
+            first, last, offset = self._table(term.xorb).cover(term.start, term.end, low, high)
             yield term.xorb, first, last, at + offset
-            i, start = i + 1, at + term.num_bytes
 
     def read(self, name: str, start: int, end: int) -> Iterator[bytes | memoryview]:
         """Yield the bytes [start, end) of a file; only the chunks that hold them are read and decoded."""

@@ -15,7 +15,6 @@ pyarrow decodes LZ4 frames: it is a dependency already and releases the GIL.
 import os
 import struct
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
@@ -37,13 +36,10 @@ TABLE = np.dtype([("hash", "V32"), ("offset", "<u4"), ("packed", "<u4"), ("unpac
 
 
 def unpack(scheme: int, packed: bytes | memoryview, size: int) -> bytes | memoryview:
-    """The bytes of one chunk.
+    """The bytes of one chunk; HubError 400 if the payload is not of that scheme, or has more bytes.
 
-    An LZ4 frame of fewer than `size` bytes gives undefined bytes at the end, as pyarrow does not report it. On upload
-    the chunk's hash finds that.
-
-    Raises:
-        HubError: 400, not a payload of that scheme, or of more bytes.
+    pyarrow does not report an LZ4 frame of fewer than `size` bytes; the last bytes are then undefined. On upload the
+    chunk's hash shows that.
     """
     if scheme == 0:
         data = packed
@@ -67,16 +63,12 @@ def unpack(scheme: int, packed: bytes | memoryview, size: int) -> bytes | memory
     return out.data
 
 
-@dataclass(frozen=True)
 class ChunkTable:
-    """Where the chunks of a xorb are and how many bytes they unpack to."""
+    """Where the chunks of a xorb are and how many bytes they unpack to; `rows` are of TABLE."""
 
-    rows: np.ndarray  # of TABLE
-    ends: np.ndarray  # int64: unpacked bytes up to the end of each chunk
-
-    @classmethod
-    def of(cls, rows: np.ndarray) -> "ChunkTable":
-        return cls(rows, np.cumsum(rows["unpacked"], dtype=np.int64))
+    def __init__(self, rows: np.ndarray):
+        self.rows = rows
+        self.ends = np.cumsum(rows["unpacked"], dtype=np.int64)  # unpacked bytes up to the end of each chunk
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -121,13 +113,9 @@ class Xorbs:
         return self.folder / name
 
     def put(self, name: str, read: Callable[[int], bytes]) -> bool:
-        """Store an uploaded xorb and return whether it is new. One chunk is in memory at a time.
+        """Store an uploaded xorb and return whether it is new; `read` gives the next n bytes of the body.
 
-        Args:
-            read: gives the next n bytes of the body, fewer at its end.
-
-        Raises:
-            HubError: 400, malformed, or its chunks hash to another name; nothing is stored.
+        One chunk is in memory at a time. HubError 400 if it is malformed or hashes to another name; nothing is stored.
         """
         rows, leaves, offset = [], [], 0
         with self.disk.draft() as file:
@@ -169,7 +157,7 @@ class Xorbs:
             file.seek(-8, os.SEEK_END)
             size = struct.unpack("<Q", file.read())[0] * TABLE.itemsize
             file.seek(-8 - size, os.SEEK_END)
-            return ChunkTable.of(np.frombuffer(file.read(size), TABLE))
+            return ChunkTable(np.frombuffer(file.read(size), TABLE))
 
     def read(self, name: str, start: int, end: int) -> Iterator[bytes | memoryview]:
         """Yield the unpacked chunks [start, end), reading about READ_BYTES of the file at a time."""
