@@ -14,7 +14,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from packing_udfs.config_faults import message
 from packing_udfs.knapsack import ALGORITHMS
-from packing_udfs.storage.folders import is_folder
+from packing_udfs.storage.folders import is_folder, is_repository
 
 GIB = 1 << 30
 INT32_LIMIT = 1 << 31  # counts of a pack are stored as int32
@@ -28,7 +28,7 @@ class ConfigError(ValueError):
 def _is_repo_id(value: str) -> str:
     from huggingface_hub.utils import HFValidationError, validate_repo_id
 
-    if value.count("/") != 1 or value.startswith("."):
+    if not is_repository(value):
         raise ValueError(f"{value!r} is neither of the form owner/name nor the absolute path or URL of a folder")
     try:
         validate_repo_id(value)

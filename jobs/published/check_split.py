@@ -16,7 +16,7 @@ from packing_udfs import contract
 from packing_udfs.encode.encoder import Encoder
 from packing_udfs.encode.processor import fetch_named
 from packing_udfs.manifest import Manifest
-from packing_udfs.parquet.write import PARQUET_TAIL, row_group_span, row_group_totals
+from packing_udfs.parquet.write import locations, row_group_totals
 from packing_udfs.published import pictures
 from packing_udfs.published.check import Limits, check_row_group
 
@@ -170,12 +170,10 @@ def _footer(file: str, parquet: pq.ParquetFile, rows: list[dict], num_bytes: int
             message = f"not what version {contract.VERSION} of the contract writes"
             yield Finding(file, message, field=f"metadata {key.decode()}")
     compression = contract.writer_options()["compression"]
-    footer = (num_bytes - PARQUET_TAIL - metadata.serialized_size, metadata.serialized_size)
-    for row in rows:
+    for row, place in zip(rows, locations(metadata, file, num_bytes), strict=True):
         group = metadata.row_group(row["row_group"])
-        offset, length = row_group_span(group)
-        facts = {"num_rows": group.num_rows, "offset": offset, "bytes": length}
-        for name, value in (facts | dict(zip(("footer_offset", "footer_bytes"), footer, strict=True))).items():
+        for name in ("num_rows", "offset", "bytes", "footer_offset", "footer_bytes"):
+            value = place[name]
             if row[name] != value:
                 yield Finding(file, f"{value}, the manifest says {row[name]}", row["row_group"], field=name)
         for i in range(group.num_columns):

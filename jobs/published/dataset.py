@@ -9,7 +9,6 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 from typing import BinaryIO
 
 import fsspec
@@ -18,12 +17,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from fsspec import AbstractFileSystem
 from huggingface_hub import HfApi, HfFileSystem, constants
-from huggingface_hub.errors import HfHubHTTPError, HFValidationError, RepositoryNotFoundError, RevisionNotFoundError
+from huggingface_hub.errors import HfHubHTTPError, RepositoryNotFoundError, RevisionNotFoundError
 
 from packing_udfs import contract, manifest
 from packing_udfs.contract import REPORT
 from packing_udfs.storage.folder_state import places
-from packing_udfs.storage.folders import is_folder
+from packing_udfs.storage.folders import locate
 from packing_udfs.storage.hub_errors import one_line
 
 UNREADABLE = (ValueError, OSError, ImportError, pa.ArrowException, httpx2.HTTPError)
@@ -104,23 +103,25 @@ def open_packed(repo_or_path: str, revision: str | None = None) -> Packed:
 
     Raises PackedError when there is none.
     """
-    if is_folder(repo_or_path) or Path(repo_or_path).is_dir():
-        if revision is not None:
-            raise PackedError(f"{repo_or_path}: is a folder, which has no revision {revision!r}")
+    try:
+        found = locate(repo_or_path, revision)
+    except ValueError as error:
+        raise PackedError(str(error)) from None
+    if found.is_folder:
         try:
-            fs, root = fsspec.url_to_fs(repo_or_path)
+            fs, root = fsspec.url_to_fs(found.name)
             root = root.rstrip("/")
             return Packed(repo_or_path, None, fs, root, places(lambda name: fs.cat_file(f"{root}/{name}")))
         except (ImportError, OSError) as error:
             raise PackedError(f"{repo_or_path}: cannot be opened as a folder: {error}") from None
     try:
-        commit = HfApi().dataset_info(repo_or_path, revision=revision).sha
-    except (HFValidationError, RepositoryNotFoundError):
+        commit = HfApi().dataset_info(found.name, revision=found.revision).sha
+    except RepositoryNotFoundError:
         raise PackedError(
             f"{repo_or_path}: is no folder, and no dataset owner/name at {constants.ENDPOINT} that HF_TOKEN may read"
         ) from None
     except RevisionNotFoundError:
-        raise PackedError(f"{repo_or_path}: has no branch, tag or commit {revision!r}") from None
+        raise PackedError(f"{repo_or_path}: has no branch, tag or commit {found.revision!r}") from None
     except (HfHubHTTPError, httpx2.HTTPError, OSError) as error:
         raise PackedError(f"{repo_or_path}: {constants.ENDPOINT} does not give it: {one_line(error)}") from None
-    return Packed(repo_or_path, commit, HfFileSystem(), f"datasets/{repo_or_path}@{commit}")
+    return Packed(repo_or_path, commit, HfFileSystem(), f"datasets/{found.name}@{commit}")

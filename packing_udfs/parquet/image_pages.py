@@ -1,12 +1,12 @@
-"""Images where a row group's bytes have them, without a copy.
+"""Images as slices of a row group's bytes, without a copy.
 
-A Parquet column chunk is pages: a header in Thrift's compact protocol, then the levels, then values. Image bytes are
-written PLAIN and uncompressed (`contract.writer_options`), so each lies there as it is, behind its length:
+A Parquet column chunk consists of pages: a header in Thrift's compact protocol, then levels, then values. Image bytes
+are written PLAIN and uncompressed (`contract.writer_options`), so each image is there as it is, after its length:
 
     header | length, repetition levels | length, definition levels | length, image | length, image | …
 
-pyarrow copies every image once or twice on its way to an array, which was half of the processor time of reading packs.
-Walking the pages costs some 10 µs a page. Rejected: binary views in pyarrow, which are filled by a copy too.
+pyarrow copies every image once or twice into an array, which was half of the processor time of reading packs. Walking
+the pages costs some 10 µs per page. Rejected: pyarrow's binary views, which copy too.
 Format: github.com/apache/parquet-format, README.md and parquet.thrift.
 """
 
@@ -15,6 +15,8 @@ from zlib import crc32
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+__all__ = ["find_images"]
+
 _TYPE, _NUM_BYTES, _CRC = 1, 3, 4  # fields of PageHeader
 _BOOLS, _INTS, _BINARY, _STRUCT = (1, 2), (3, 4, 5, 6), 8, 12  # types of Thrift's compact protocol
 
@@ -22,8 +24,8 @@ _BOOLS, _INTS, _BINARY, _STRUCT = (1, 2), (3, 4, 5, 6), 8, 12  # types of Thrift
 def find_images(data: pa.Buffer, offset: int, chunk: pq.ColumnChunkMetaData, *, verify: bool) -> list[pa.Buffer] | None:
     """The values of a column chunk that are not null, as slices of `data`, which starts at `offset` of the file.
 
-    None when the chunk is stored in another way, as other writers do. Raises OSError for damaged bytes, with `verify`
-    also for a page that does not have its checksum.
+    None if another writer stored the chunk in another way. Raises OSError for damaged bytes; `verify` also checks
+    every page's checksum.
     """
     if chunk.compression != "UNCOMPRESSED" or not {"PLAIN"} <= {*chunk.encodings} <= {"PLAIN", "RLE"}:
         return None
@@ -37,9 +39,9 @@ def find_images(data: pa.Buffer, offset: int, chunk: pq.ColumnChunkMetaData, *, 
             raise OSError("a page ends outside its column")
         if verify and _CRC in header and crc32(view[at:end]) != header[_CRC] & 0xFFFFFFFF:
             raise OSError("a page of images has another CRC than was written")
-        if header.get(_TYPE) != 0:  # DATA_PAGE; version 2 has its levels elsewhere
+        if header.get(_TYPE) != 0:  # DATA_PAGE; version 2 keeps its levels elsewhere
             return None
-        for _ in range(2):  # levels: which pack an image belongs to is known from the other columns
+        for _ in range(2):  # levels: the other columns say to which pack an image belongs
             at += 4 + int.from_bytes(view[at : at + 4], "little")
         while at < end:
             length = int.from_bytes(view[at : at + 4], "little")
@@ -52,7 +54,7 @@ def find_images(data: pa.Buffer, offset: int, chunk: pq.ColumnChunkMetaData, *, 
 
 
 def _page_header(view: memoryview, at: int) -> tuple[dict[int, int], int]:
-    """The integers of a PageHeader by field, and where it ends. What is nested in it is passed over."""
+    """The integers of a PageHeader by field, and where the header ends. Nested fields are skipped."""
     fields, path = {}, [0]
     try:
         while path:

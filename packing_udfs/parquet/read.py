@@ -1,19 +1,11 @@
-"""Row groups on their way to a rank: fetched ahead in threads, one range each, and handed out pack by pack.
+"""A row group's bytes as packs: views of that memory, without copies.
 
-The manifest says where a row group lies, so it takes one request; a file's footer takes one more, once for as long as
-its row groups are being read. Threads fetch, check the pages' checksums and parse while the loop works. At most
-`num_lanes + prefetch` row groups are in memory, and each is given up when its last pack has been handed out. Among an
-epoch's leftovers, where a row group can be needed twice, steps apart, it is fetched twice: keeping it would be memory
-without a bound.
-
-A pack is a dict of views of the row group's memory: NumPy arrays, and images as `pyarrow.Buffer`s of the bytes as they
-were fetched (`packing_udfs.parquet.image_pages`), of a local file the kernel's own pages, mostly
-(`packing_udfs.storage.mapped`). Costs a pack of 4,000 tokens and 400 kB of images: 0.1 ms of a core for parsing, as
-much for checksums, 20 µs for the views. Rejected: images as `bytes` or as an Arrow array (copies, half of all the
-work), `ParquetFile` over a remote file object (a request for each column chunk).
+A pack is a dict of NumPy arrays and of images as `pyarrow.Buffer`s. The images are the bytes as they were fetched
+(`packing_udfs.parquet.image_pages`). Cost for a pack of 4,000 tokens and 400 kB of images: 0.1 ms of a core for
+parsing, as much for checksums, 20 µs for the views. Rejected: images as `bytes` or as an Arrow array (copies, half of
+all the work), `ParquetFile` over a remote file (a request per column chunk).
 """
 
-import io
 from itertools import pairwise
 
 import numpy as np
@@ -22,71 +14,26 @@ import pyarrow.parquet as pq
 
 from packing_udfs import contract
 from packing_udfs.parquet.image_pages import find_images
+from packing_udfs.parquet.ranges import RangeFile, column_of
 
-
-def parse_footer(file: str, tail: bytes) -> pq.FileMetaData:
-    """A footer from its bytes and the 8 behind it. Raises ContractError when it is not of a file of packs."""
-    try:
-        metadata = pq.read_metadata(pa.BufferReader(b"PAR1" + bytes(tail)))
-    except (pa.ArrowException, OSError) as error:
-        raise contract.ContractError(f"{file}: its footer cannot be read: {error}") from error
-    version = (metadata.metadata or {}).get(b"packing_contract", str(contract.VERSION).encode()).decode()
-    if version != str(contract.VERSION):  # none is named by files that other writers made of ours
-        raise contract.ContractError(f"{file}: contract version {version}, this code reads {contract.VERSION}")
-    if not metadata.schema.to_arrow_schema().equals(contract.PACK_SCHEMA):
-        raise contract.ContractError(f"{file}: its columns are not those of the contract")
-    return metadata
-
-
-def column_of(row_group: pq.RowGroupMetaData, path: str) -> pq.ColumnChunkMetaData:
-    """The column chunk of a leaf."""
-    return next(c for c in map(row_group.column, range(row_group.num_columns)) if c.path_in_schema == path)
-
-
-class RangeFile(io.RawIOBase):
-    """Some bytes of a file as a file of which only they are there."""
-
-    def __init__(self, data: pa.Buffer, offset: int, size: int):
-        self._data, self._offset, self._size, self._at = data, offset, size, 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = 0) -> int:
-        self._at = offset + (0, self._at, self._size)[whence]
-        return self._at
-
-    def tell(self) -> int:
-        return self._at
-
-    def read_buffer(self, length: int) -> pa.Buffer:
-        """What pyarrow calls in place of `read` when it is there; no copy."""
-        start = self._at - self._offset
-        if start < 0 or start + length > self._data.size:
-            raise OSError(f"bytes {self._at}–{self._at + length - 1} lie outside what was fetched")
-        self._at += length
-        return self._data.slice(start, length)
-
+__all__ = ["Packs", "read_row_group"]
 
 _IMAGES = "images.list.element.bytes"
-
-
 _OTHERS = [leaf for leaf in contract.leaf_paths(contract.PACK_SCHEMA) if leaf != _IMAGES]
+_TOTALS = ("num_tokens", "num_label_tokens", "num_images", "vision_cost")
 
 
 def read_row_group(
     data: pa.Buffer, row: dict, metadata: pq.FileMetaData, *, verify: bool = True
 ) -> tuple[pa.Table, list[pa.Buffer]]:
-    """The row group that manifest row `row` describes, from its bytes: its columns without the images' bytes, and
-    those one by one, views of `data` where they are stored plain. `verify`: hold pages to their checksums. Raises
-    ContractError that names it."""
+    """The row group of manifest row `row` from its bytes: its columns, and the bytes of its images one by one, which
+    are views of `data` if they are stored plain. `verify`: check the pages' checksums. Raises ContractError."""
     where = f"{row['file']} row group {row['row_group']}"
     source = RangeFile(data, row["offset"], row["file_bytes"])
     chunk = column_of(metadata.row_group(row["row_group"]), _IMAGES)
     try:
         images = find_images(data, row["offset"], chunk, verify=verify)
-        # All in this thread: one of Arrow's own lets go of our memory when it pleases, which takes an interpreter, and
-        # that may have ended.
+        # In this thread: one of Arrow's own may release our memory after the interpreter has ended, which aborts.
         file = pq.ParquetFile(source, metadata=metadata, pre_buffer=False, page_checksum_verification=verify)
         columns = None if images is None else _OTHERS
         table = file.read_row_group(row["row_group"], columns, use_threads=False).combine_chunks()
@@ -99,21 +46,18 @@ def read_row_group(
 
 
 def _copied_images(table: pa.Table) -> list[pa.Buffer]:
-    """The same from the column as pyarrow has read it."""
+    """The images' bytes from the column that pyarrow has read."""
     column = table["images"].chunk(0).values.field("bytes")
     _, ends, data = column.buffers()
     ends = np.frombuffer(ends, np.int32)[: len(column) + 1].tolist()
     return [data.slice(start, end - start) for start, end in pairwise(ends)]
 
 
-_TOTALS = ("num_tokens", "num_label_tokens", "num_images", "vision_cost")
-
-
 class Packs:
-    """The packs of one row group, as views of its memory, which they keep: copy what is kept for long."""
+    """The packs of one row group, as views of its memory. A view keeps all of it: copy what you keep for long."""
 
     def __init__(self, table: pa.Table, images: list[pa.Buffer], file: str, row_group: int):
-        """`table` and `images` as `read_row_group` gives them. Raises ContractError when a pack's parts disagree."""
+        """`table` and `images`: from `read_row_group`. Raises ContractError if parts of a pack disagree."""
         self._where = {"file": file, "row_group": row_group}
         columns = {name: table[name].chunk(0) for name in table.column_names}
         self._lists: dict[str, tuple] = {}  # name -> (values, where each pack's start)
@@ -125,9 +69,9 @@ class Packs:
         self._check()
 
     def __getitem__(self, row: int) -> dict:
-        """Pack `row`: int32 and int64 arrays [n] by the contract's names, `image_sizes` int32 [n, 2] as (height,
-        width), `sample_sources` as a list, `images` as a list of pyarrow.Buffer (encoded), the totals as ints, and
-        where it lies as `file`, `row_group`, `row`."""
+        """Pack `row` by the contract's names: int32 and int64 arrays [n], `image_sizes` int32 [n, 2] (height, width),
+        `sample_sources` a list, `images` a list of pyarrow.Buffer (encoded), the totals as ints; and its place as
+        `file`, `row_group`, `row`."""
         pack = {name: values[at[row] : at[row + 1]] for name, (values, at) in self._lists.items() if name != "images"}
         pack["sample_sources"] = pack["sample_sources"].tolist()
         start, end = self._lists["images"][1][row : row + 2].tolist()
@@ -164,7 +108,7 @@ class Packs:
 
 
 def _values(values: pa.Array) -> np.ndarray | None:
-    """What a list column's lists are slices of: a view for numbers, (height, width) for sizes, objects for strings."""
+    """All values of a list column: a view for numbers, [n, 2] for sizes, objects for strings, None for images."""
     if values.type.equals(contract.IMAGE_SIZE):
         return np.stack([values.field("height").to_numpy(), values.field("width").to_numpy()], axis=1)
     return None if pa.types.is_struct(values.type) else values.to_numpy(zero_copy_only=False)

@@ -11,11 +11,9 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from packing_udfs import contract
-from packing_udfs.parquet.read import RangeFile, parse_footer
-from packing_udfs.parquet.write import PARQUET_TAIL
+from packing_udfs.parquet.ranges import read_columns, read_footer
 from packing_udfs.shard.keep_packs import Key, Previous, checksum
 from packing_udfs.storage.byte_source import Source, Stop
 
@@ -28,42 +26,19 @@ def read_previous(source: Source, row_groups: Sequence[dict], *, with_tokens: bo
     with_tokens: whether keys have the checksum of the sample's tokens. Raises FetchError for what cannot be had,
     ContractError for files of another kind.
     """
-    stop, footers = Stop(), {}
-    for row in row_groups:
-        if row["file"] not in footers:
-            length = row["footer_bytes"] + PARQUET_TAIL
-            if row["footer_offset"] < 0 or row["footer_offset"] + length != row["file_bytes"]:
-                raise contract.ContractError(f"{row['file']}: its footer is not where its manifest says")
-            footers[row["file"]] = parse_footer(
-                row["file"], source.read(row["file"], row["footer_offset"], length, stop)
-            )
+    stop = Stop()
+    by_file = {row["file"]: row for row in row_groups}
+    footers = {file: read_footer(source, row, stop) for file, row in by_file.items()}
     columns = [*(("input_ids",) if with_tokens else ()), *LIGHT]
+
+    def read(row: dict) -> pa.Table:
+        table = read_columns(source, row, footers[row["file"]], columns, stop)
+        _check_whole(table, f"{row['file']} row group {row['row_group']}")
+        return table
+
     with ThreadPoolExecutor(source.num_threads) as threads:
-        tables = threads.map(lambda row: _read(source, row, footers[row["file"]], columns, stop), row_groups)
+        tables = threads.map(read, row_groups)
         return Previous([_packs(table) for table in tables], [list(row["vision_cost"]) for row in row_groups])
-
-
-def _read(source: Source, row: dict, metadata: pq.FileMetaData, columns: list[str], stop: Stop) -> pa.Table:
-    """Some columns of a row group, in one range from the first to the last of them."""
-    where = f"{row['file']} row group {row['row_group']}"
-    if not 0 <= row["row_group"] < metadata.num_row_groups:
-        raise contract.ContractError(f"{row['file']}: it has no row group {row['row_group']}, which its manifest names")
-    group = metadata.row_group(row["row_group"])
-    chunks = [group.column(i) for i in range(group.num_columns)]
-    spans = [
-        (c.dictionary_page_offset or c.data_page_offset, c.total_compressed_size)
-        for c in chunks
-        if c.path_in_schema.split(".")[0] in columns
-    ]
-    start, end = min(at for at, _ in spans), max(at + size for at, size in spans)
-    file = RangeFile(source.read(row["file"], start, end - start, stop), start, row["file_bytes"])
-    try:
-        opened = pq.ParquetFile(file, metadata=metadata, pre_buffer=True, page_checksum_verification=True)
-        table = opened.read_row_group(row["row_group"], columns=columns, use_threads=False).combine_chunks()
-    except (pa.ArrowException, OSError) as error:
-        raise contract.ContractError(f"{where}: its bytes are damaged: {error}") from error
-    _check_whole(table, where)
-    return table
 
 
 def _check_whole(table: pa.Table, where: str) -> None:

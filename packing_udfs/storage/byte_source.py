@@ -1,12 +1,11 @@
-"""Byte ranges of files in a local folder, behind any fsspec URL or on the Hub, through faults that pass.
+"""Byte ranges of files in a local folder, behind any fsspec URL or on the Hub, despite faults that pass.
 
-One loop serves all of them: ask, keep what arrives, and after a fault that may pass (429, 5xx, reset, timeout, a body
-that ends early) wait and ask for the rest, from the last byte on. How long it waits is in
-`packing_udfs.storage.retry_policy`. It raises FetchError after `retry_seconds` without a new byte, and at once for
-what no wait mends (no access, no such file). Cost: one request a range. How the Hub is asked is in
-`packing_udfs.storage.hub`.
+One loop serves all of them: it asks, keeps the bytes that arrive, and after a fault that may pass (429, 5xx, a reset,
+a timeout, a body that ends early) it waits and asks for the rest. `packing_udfs.storage.retry_policy` says how long.
+It raises FetchError after `retry_seconds` without a new byte, and at once where waiting does not help (no access, no
+such file). Cost: one request per range. `packing_udfs.storage.hub` asks the Hub.
 
-Rejected: pyarrow's dataset scanner (no prefetch by default, buffers that are never released, aborts when left early).
+Rejected: pyarrow's dataset scanner (no prefetch by default, never releases buffers, aborts when left early).
 """
 
 import logging
@@ -16,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import fsspec
 import pyarrow as pa
@@ -27,28 +26,30 @@ from packing_udfs.storage.mapped import map_range
 from packing_udfs.storage.retry_policy import pause
 from packing_udfs.storage.slabs import Slabs
 
+__all__ = ["BLOCK_SIZE", "RANGE_SIZE", "AbandonedError", "AbsentError", "FetchError", "PassingError", "Source", "Stop"]
+
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 
-RANGE_SIZE = 128 << 20  # bytes of one request at most: all of a row group, unless those are huge
-BLOCK_SIZE = 1 << 20  # bytes taken at a time; in between it is seen whether the reader has been left
-_WORTH_SAYING = 5.0  # seconds of wait from which on it is logged
+RANGE_SIZE = 128 << 20  # bytes per request at most: more than nearly every row group
+BLOCK_SIZE = 1 << 20  # bytes taken at a time; between blocks a thread checks whether the reader was left
+_LOGGED_WAIT = 5.0  # seconds; shorter waits are not logged
 
 
 class FetchError(Exception):
-    """Bytes that could not be had; the message names the file, the range, the attempts and the last fault."""
+    """Bytes cannot be fetched. The message names the file, the range, the attempts and the last fault."""
 
 
 class AbsentError(FetchError):
-    """Bytes that a manifest names and that no file has: they will not be there at another try."""
+    """A manifest names bytes that no file has. Another try does not help."""
 
 
 class AbandonedError(Exception):
-    """The reader was left while a range was under way; nobody waits for it."""
+    """The reader was left while a range was under way."""
 
 
 class PassingError(OSError):
-    """An answer that may be another one later. `wait` is what the server asked for, in seconds."""
+    """An answer that may change later. `wait`: the seconds that the server asks for, if it does."""
 
     def __init__(self, message: str, wait: float | None = None):
         super().__init__(message)
@@ -56,9 +57,9 @@ class PassingError(OSError):
 
 
 class Stop:
-    """Tells fetching threads to end: set by their owner, or true once the main thread has ended.
+    """Tells fetching threads to end: when their owner sets it, or when the main thread has ended.
 
-    The latter lets an interpreter exit at once although somebody still holds an iterator.
+    So an interpreter exits at once even if something still holds an iterator.
     """
 
     def __init__(self):
@@ -71,12 +72,12 @@ class Stop:
         return self._event.is_set() or not threading.main_thread().is_alive()
 
     def check(self) -> None:
-        """Raises AbandonedError when set."""
+        """Raises AbandonedError if it is set."""
         if self.is_set():
             raise AbandonedError
 
     def wait(self, seconds: float) -> None:
-        """Sleep. Raises AbandonedError when set before or meanwhile."""
+        """Sleep. Raises AbandonedError as soon as it is set."""
         end = time.monotonic() + seconds
         self.check()
         while (rest := end - time.monotonic()) > 0:
@@ -86,9 +87,9 @@ class Stop:
 
 @dataclass
 class Source:
-    """Where a dataset's files are: a local folder or any URL that fsspec opens. Picklable; `HubSource` is for the Hub.
+    """The files of a dataset in a local folder or behind an fsspec URL; `HubSource` is for the Hub. Picklable.
 
-    retry_seconds, range_size, block_size: see `RANGE_SIZE`, `BLOCK_SIZE` and the module docstring.
+    retry_seconds, range_size, block_size: see `packing_udfs.reader.PackedDataset`.
     """
 
     name: str
@@ -104,23 +105,27 @@ class Source:
 
     @property
     def num_threads(self) -> int:
-        """Ranges to ask for at a time: sixteen hide 50 ms a request. From a local disk one reads while one parses."""
+        """Ranges to ask for at a time. Sixteen hide 50 ms per request; from a local disk one reads, one parses."""
         return 2 if self.is_local else 16
 
     @property
     def ahead(self) -> float:
-        """Row groups to fetch ahead for each lane. All lanes end a row group in the same step: with one, all requests
-        of the next cycle would start at once, and nothing would arrive for as long as the first byte takes."""
+        """Row groups to fetch ahead per lane. All lanes end a row group in the same step, so with 1.0 all requests of
+        the next cycle would start together, and nothing would arrive until the first byte does."""
         return 1.0 if self.is_local else 1.5
 
     def read_file(self, path: str) -> bytes:
-        """A whole small file. Raises FileNotFoundError when there is none, FetchError when it cannot be had."""
+        """A whole small file. Raises FileNotFoundError when there is none, FetchError when it cannot be fetched."""
+        fs, address = self._address(path)
+        return self._retried(path, lambda _: fs.cat_file(address))
+
+    def _address(self, path: str) -> tuple[Any, str]:
+        """The file system (fsspec has no types) and the file's address in it."""
         fs, root = fsspec.core.url_to_fs(self.name)
-        place = self._place(path)
-        return self._retried(path, lambda _: fs.cat_file(f"{root}/{place}"))
+        return fs, f"{root}/{self._place(path)}"
 
     def _place(self, path: str) -> str:
-        """The file that stands for a path, by the folder's published.json as it was first found."""
+        """The folder's file for a path. The folder's published.json is read once."""
         if self._files is None:
             fs, root = fsspec.core.url_to_fs(self.name)
             self._files = self._retried(PUBLISHED, lambda _: places(lambda name: fs.cat_file(f"{root}/{name}")))
@@ -129,7 +134,7 @@ class Source:
         return self._files.get(path, path)
 
     def forget(self, *paths: str) -> bool:
-        """Drop what is kept of whole files outside the source; whether there was any."""
+        """Drop whole files that are cached outside the source. Returns whether there were any."""
         return False
 
     def list_files(self, folder: str) -> list[tuple[str, int]]:
@@ -160,24 +165,23 @@ class Source:
         return data
 
     def view(self, path: str, offset: int, length: int, stop: Stop) -> pa.Buffer:
-        """The same for a row group: of a local file the kernel's pages, and else memory that is used again. Where the
-        pages are not there it is read, into Arrow's memory: for two threads that is a little better."""
+        """As `read`, for a row group: pages of the kernel's cache if a local file's bytes are there, and reused memory
+        for other sources. Otherwise a local file is read into Arrow's memory, which two threads do a little faster."""
         if not self.is_local:
             return self.read(path, offset, length, stop, self._slabs.take)
-        with suppress(OSError):  # whatever it was, reading does it or says it better
+        with suppress(OSError):  # `read` either succeeds or has the better message
             return map_range(f"{self.name}/{self._place(path)}", offset, length, self.block_size, stop.check)
         return self.read(path, offset, length, stop)
 
     def _receive(self, path: str, offset: int, view: memoryview) -> Iterator[int]:
-        """Fill `view` with a file's bytes from `offset` on, from one request; how many came, as they come."""
-        place = self._place(path)
+        """Fill `view` with a file's bytes from `offset` on, by one request. Yields how many bytes came each time."""
         if self.is_local:
-            with open(f"{self.name}/{place}", "rb", buffering=0) as file:
+            with open(f"{self.name}/{self._place(path)}", "rb", buffering=0) as file:
                 file.seek(offset)
                 num = file.readinto(view)
         else:
-            fs, root = fsspec.core.url_to_fs(self.name)
-            data = fs.cat_file(f"{root}/{place}", start=offset, end=offset + len(view))
+            fs, address = self._address(path)
+            data = fs.cat_file(address, start=offset, end=offset + len(view))
             num = len(data)
             view[:num] = data
         if not num:
@@ -185,8 +189,8 @@ class Source:
         yield num
 
     def _retried(self, what: str, attempt: Callable[[Callable], T], stop: Stop | None = None) -> T:
-        """`attempt(progress)` until it returns; it calls `progress` when bytes came, which starts the count anew."""
-        stop, draw = stop or Stop(), random.Random()  # its own, so that ranks do not come back all at once
+        """`attempt(progress)` until it returns. It calls `progress` when bytes came: `retry_seconds` start anew."""
+        stop, draw = stop or Stop(), random.Random()  # random, so that ranks do not come back all at once
         since, attempts = time.monotonic(), 0
 
         def progress() -> None:
@@ -202,8 +206,8 @@ class Source:
             except (PermissionError, IsADirectoryError, NotADirectoryError, *http.REFUSALS) as fault:
                 raise FetchError(f"{self.name}: {what}: {type(fault).__name__}: {fault}") from fault
             except http.FAULTS as fault:
-                stop.check()  # whoever set it may have broken the connection
-                if str(fault).startswith("Tunnel connection failed: 4"):  # so http.client says what a proxy refuses
+                stop.check()  # a stop may have broken the connection
+                if str(fault).startswith("Tunnel connection failed: 4"):  # http.client: a proxy refuses
                     raise FetchError(f"{self.name}: {what}: {fault}") from fault
                 attempts += 1
                 asked = getattr(fault, "wait", None)
@@ -215,6 +219,6 @@ class Source:
                         f"{self.name}: {what}: gave up after {attempts} attempts in {waited:.0f} s without a byte "
                         f"(retry_seconds={self.retry_seconds:g}); last fault: {cause}"
                     ) from fault
-            if wait >= _WORTH_SAYING:
+            if wait >= _LOGGED_WAIT:
                 log.warning("%s: %s: %s: trying again in %.0f s", self.name, what, cause, wait)
             stop.wait(wait)

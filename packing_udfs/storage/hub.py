@@ -1,10 +1,12 @@
-"""Byte ranges of files in a Hub repository, and which source a name stands for.
+"""Byte ranges of files in a Hub repository.
 
-The first range of a file pays the redirect to the storage behind it, whose signed URL is then used directly until it is
-refused. Whole small files are one request a node: they are kept in huggingface_hub's folder for assets, by commit.
+The first range of a file follows the Hub's redirect to the storage behind it. Later ranges use that signed URL until
+the storage refuses it. Whole small files take one request per node: huggingface_hub's folder for assets keeps them, by
+commit.
 
-Rejected: fsspec for the Hub too (a listing for every forked worker, two requests a range, a broken range starts over),
-and `hf_hub_download` for the small files (two requests each, by every rank that starts before the first has them).
+Rejected: fsspec for the Hub too (every forked worker lists the files, two requests per range, a broken range starts
+over), and `hf_hub_download` for the small files (two requests each, from every rank that starts before the first one
+has them).
 """
 
 import http.client
@@ -14,41 +16,43 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
-from urllib.parse import unquote, urljoin, urlsplit
+from urllib.parse import urljoin, urlsplit
 
 import httpx2
-from huggingface_hub import HfApi, cached_assets_path, constants, hf_hub_url
+from huggingface_hub import HfApi, RepoFile, cached_assets_path, constants, hf_hub_url
 from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError
-from huggingface_hub.utils import WeakFileLock, build_hf_headers, validate_repo_id
+from huggingface_hub.utils import WeakFileLock, build_hf_headers
 
 from packing_udfs.storage import http as http_module
 from packing_udfs.storage.byte_source import AbsentError, FetchError, PassingError, Source
+from packing_udfs.storage.folders import locate
+from packing_udfs.storage.hub_errors import one_line
 from packing_udfs.storage.retry_policy import PASSING_STATUS, STALE_STATUS, asked_pause
+
+__all__ = ["HubSource", "open_source"]
 
 _NO_SUCH_RANGE = 416
 _REDIRECTS, _MAX_REDIRECTS = frozenset({301, 302, 303, 307, 308}), 5
 _COMMIT = re.compile(r"[0-9a-f]{40}")
-_HUB_URL = re.compile(r"hf://datasets/([^/@]+/[^/@]+)(?:@(refs/[^/@]+/[^/@]+|[^/@]+))?/?")
 
 
 class HubSource(Source):
-    """A dataset repository on the Hub at one commit: the one that `revision` stood for in the first answer."""
+    """A dataset repository on the Hub at one commit: the first answer says which commit `revision` is."""
 
     def __init__(self, repo: str, revision: str, *args, **options):
         super().__init__(f"hf://datasets/{repo}", *args, **options)
         self.repo, self.revision = repo, revision
-        self._signed: dict[str, str] = {}  # where the Hub has led to
+        self._signed: dict[str, str] = {}  # path → URL that the Hub redirected to
 
     def __getstate__(self) -> dict:
-        return self.__dict__ | {"_signed": {}}  # who has a signed URL has access
+        return self.__dict__ | {"_signed": {}}  # a signed URL gives access to everyone who has it
 
     @property
     def is_pinned(self) -> bool:
         return _COMMIT.fullmatch(self.revision) is not None
 
     def read_file(self, path: str) -> bytes:
-        """One request a node: the first rank that asks keeps it for the others. While `revision` is a branch it has to
-        be asked for, whatever is kept."""
+        """One request per node: the first rank keeps the file for the others. A branch always needs a request."""
         is_pinned = self.is_pinned
         kept = self._kept(path) if is_pinned else None
         with WeakFileLock(f"{kept}.lock") if kept else nullcontext():
@@ -73,22 +77,22 @@ class HubSource(Source):
     def _listed(self, folder: str) -> list[tuple[str, int]]:
         tree = HfApi().list_repo_tree(self.repo, folder, recursive=True, revision=self.revision, repo_type="dataset")
         try:
-            return sorted((item.path, item.size) for item in tree if item.path.endswith(".parquet"))
+            files = [item for item in tree if isinstance(item, RepoFile) and item.path.endswith(".parquet")]
         except EntryNotFoundError:
             return []
-        except HfHubHTTPError as error:
-            if error.response is not None and error.response.status_code not in PASSING_STATUS:
-                raise FetchError(f"{self.name}: {folder}: {' '.join(str(error).split())}") from error
-            raise PassingError(" ".join(str(error).split())) from error
-        except httpx2.TransportError as error:
-            raise PassingError(f"{type(error).__name__}: {error}") from error
+        except (HfHubHTTPError, httpx2.TransportError) as error:
+            response = getattr(error, "response", None)
+            if response is not None and response.status_code not in PASSING_STATUS:
+                raise FetchError(f"{self.name}: {folder}: {one_line(error)}") from error
+            raise PassingError(f"{type(error).__name__}: {one_line(error)}") from error
+        return sorted((file.path, file.size) for file in files)
 
     def _kept(self, path: str) -> Path | None:
-        """Where a whole file of this commit is kept for the node's other ranks; None where nothing can be."""
+        """Where a whole file of this commit is kept for the node's other ranks; None if the folder is not writable."""
         assets = constants.HF_ASSETS_CACHE
         try:
             folder = cached_assets_path("packing-udfs", namespace=self.repo, subfolder=self.revision, assets_dir=assets)
-        except (OSError, ValueError):  # ValueError: a file is in the folder's place
+        except (OSError, ValueError):  # ValueError: there is a file in its place
             return None
         return folder / path.replace("/", "--") if os.access(folder, os.W_OK) else None
 
@@ -116,7 +120,7 @@ class HubSource(Source):
 
     @contextmanager
     def _get(self, path: str, status: int, **headers: str) -> Iterator[http.client.HTTPResponse]:
-        """The answer to a request for a file, of that status, from its storage where that is known."""
+        """The answer with this status to a request for a file, from its signed URL if that is known."""
         if constants.HF_HUB_OFFLINE:
             raise FetchError(f"{self.name}: {path}: HF_HUB_OFFLINE is set")
         resolve = hf_hub_url(self.repo, path, repo_type="dataset", revision=self.revision)
@@ -134,7 +138,7 @@ class HubSource(Source):
                         self._signed[path] = url
                     yield answer
                     return
-                # `read1`: what has come, and be it little; all of it, mostly, so that the connection can be kept.
+                # `read1` does not wait for more than has come. Mostly that is all, and the connection can be kept.
                 body = answer.read1(1000).decode(errors="replace") if answer.status >= 400 else ""
                 if answer.status in _REDIRECTS and (to := answer.headers.get("Location")):
                     url = urljoin(url, to)
@@ -153,28 +157,15 @@ class HubSource(Source):
 
 
 def open_source(repo_or_path: str, revision: str | None = None, **options) -> Source:
-    """The source that a name stands for: a local folder, `owner/name` or `hf://datasets/owner/name[@revision]` on the
-    Hub, or any other fsspec URL. `options` are those of Source. Raises ValueError for anything else."""
-    text = os.fspath(repo_or_path)
-    if text.startswith("hf://"):
-        if not (found := _HUB_URL.fullmatch(text)):
-            raise ValueError(f"{text!r}: must be hf://datasets/owner/name, with @revision behind it if wanted")
-        named = unquote(found[2]) if found[2] else None
-        if named and revision not in (None, named):
-            raise ValueError(f"{text!r} and revision={revision!r}: two revisions; give one")
-        return HubSource(found[1], named or revision or "main", **options)
-    if "://" in text or os.path.isdir(text):
-        if revision is not None:
-            raise ValueError(f"revision={revision!r}: only repositories on the Hub have revisions, {text!r} is none")
-        return Source(text if "://" in text else os.path.abspath(text), **options)
-    if text.count("/") != 1 or text.startswith(("/", ".", "~")):
-        raise ValueError(f"{text!r}: is no folder here, no URL and no repository of the form owner/name")
-    validate_repo_id(text)
-    return HubSource(text, revision or "main", **options)
+    """The source of a dataset by its name: see `locate`. `options` are those of Source. Raises ValueError."""
+    found = locate(repo_or_path, revision)
+    if found.is_folder:
+        return Source(found.name, **options)
+    return HubSource(found.name, found.revision or "main", **options)
 
 
 def _keep(path: Path, data: bytes) -> None:
-    """Write whole or not at all, since other processes look without a lock; not at all where there is no room."""
+    """Write a file atomically, since other processes look without a lock. A full disk is no error."""
     draft = path.with_name(f"{path.name}.{os.getpid()}-{threading.get_ident()}")
     try:
         draft.write_bytes(data)

@@ -14,9 +14,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from packing_udfs import contract, manifest
-from packing_udfs.parquet import read
-from packing_udfs.parquet.read import Packs, parse_footer, read_row_group
-from packing_udfs.parquet.write import PARQUET_TAIL
+from packing_udfs.parquet.ranges import parse_footer, read_footer
+from packing_udfs.parquet.read import Packs, read_row_group
 from packing_udfs.reader import PackedDataset
 from packing_udfs.storage.byte_source import Stop
 from packing_udfs.storage.hub import open_source
@@ -35,8 +34,7 @@ def load(folder, index: int) -> tuple[pa.Table, list[pa.Buffer]]:
     """Row group `index` of a dataset by its manifest row alone."""
     source, stop = open_source(str(folder), retry_seconds=0), Stop()
     row = manifest_of(folder).row_groups.slice(index, 1).to_pylist()[0]
-    tail = source.read(row["file"], row["footer_offset"], row["footer_bytes"] + PARQUET_TAIL, stop)
-    metadata = parse_footer(row["file"], tail)
+    metadata = read_footer(source, row, stop)
     return read_row_group(source.read(row["file"], row["offset"], row["bytes"], stop), row, metadata)
 
 
@@ -156,7 +154,7 @@ def test_files_of_another_contract_are_refused(schema, message):
     pq.write_table(schema.empty_table(), buffer)
     tail = buffer.getvalue()[4:]
     with pytest.raises(contract.ContractError, match=message):
-        read.parse_footer("f", tail)
+        parse_footer("f", tail)
 
 
 @pytest.mark.parametrize(

@@ -88,7 +88,7 @@ def test_a_state_between_micro_batches_needs_the_same_cut(packed):
         ({"block_size": 0}, "block_size=0: must be an integer, at least 1"),
         ({"blank": True}, "blank=True, mrope=False: both need the processor"),
         ({"mrope": True}, "blank=False, mrope=True: both need the processor"),
-        ({"revision": "main"}, "revision='main': only repositories on the Hub"),
+        ({"revision": "main"}, "is a folder, which has no revision 'main'"),
     ],
 )
 def test_arguments_that_do_not_fit_are_refused(packed, options, message):

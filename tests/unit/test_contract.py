@@ -12,7 +12,7 @@ import pytest
 from datasets import Features, Image, List, Value, load_dataset
 
 from packing_udfs import contract
-from packing_udfs.parquet.read import column_of
+from packing_udfs.parquet.ranges import column_of
 from packing_udfs.parquet.write import write_shard
 from tests.unit.made_packs import packs_table
 

@@ -190,7 +190,7 @@ def test_the_card_shows_two_pictures(published):
     ("arguments", "message"),
     [
         (["no/such-dataset"], "no/such-dataset: is no folder, and no dataset owner/name at http"),
-        (["not a name"], "not a name: is no folder, and no dataset owner/name at http"),
+        (["not a name"], "not a name: is no folder here, no URL and no repository owner/name"),
         (["{folder}", "--revision", "v1"], "{folder}: is a folder, which has no revision 'v1'"),
         (["{empty}"], "{empty}: has no report.json; is it a dataset that jobs.pack has published?"),
         (["{folder}", "--tokens-per-second", "0"], "--tokens-per-second: 0 is refused: must be at least 1"),

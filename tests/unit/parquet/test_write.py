@@ -7,7 +7,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from packing_udfs import contract
-from packing_udfs.parquet.write import PARQUET_TAIL, write_shard
+from packing_udfs.parquet.ranges import PARQUET_TAIL
+from packing_udfs.parquet.write import write_shard
 from tests.unit.made_packs import packs_table
 
 REPO_PATH = "data/train/00003.parquet"

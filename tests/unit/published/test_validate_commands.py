@@ -44,7 +44,7 @@ COMMANDS = [(validate.main, []), (inspect.main, ["--pack", "0"]), (report.main, 
 @pytest.mark.parametrize(
     ("dataset", "said"),
     [
-        ("/etc/passwd", "/etc/passwd: cannot be opened as a folder: [Errno 20] Not a directory"),
+        ("/etc/passwd", "/etc/passwd: is no folder here, no URL and no repository owner/name"),
         ("nosuch://b/x", "Protocol not known: nosuch"),
         ("lacking://b/x", "lacking://b/x: cannot be opened as a folder: pip install lacking"),
     ],
