@@ -8,9 +8,9 @@ from pathlib import Path
 from jobs.output.retries import one_line
 from jobs.published.dataset import UNREADABLE, Packed, PackedError, open_packed
 from jobs.published.one_pack import as_text, describe, find_sample, page
-from jobs.revision import shape
 from packing_udfs.encode.processor import ProcessorError, fetch_named
 from packing_udfs.manifest import Manifest
+from packing_udfs.published.shape import require_manifest
 
 
 def _decoder(found: Manifest, processor: str | None) -> Callable[[list[int]], str] | None:
@@ -40,7 +40,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         packed = open_packed(args.dataset, args.revision)
         found = packed.manifest(args.split)
-        shape.require_shape(packed.name, found, args.split)
+        require_manifest(found, args.split, packed.name)
         number = args.pack if args.sample is None else _first_of(packed, found, args.sample)
         pack = describe(packed, found, number, _decoder(found, args.processor))
         if args.out:

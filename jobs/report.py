@@ -33,7 +33,7 @@ def main(argv: list[str] | None = None) -> int:
     except UNREADABLE as error:
         print(f"error: {one_line(error)}", file=sys.stderr)
         return 1
-    print(as_text(report))
+    print(as_text(report.dump()))
     print(f"page         {Path(args.out).resolve()}")
     return 0
 

@@ -34,19 +34,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         if isinstance(error, SharedImagesError) and len(error.ids) > NUM_SHOWN:
             print("\n".join(map(str, error.ids)))
         return 1
-    if some := done["not_there"]:
+    if some := done.not_there:
         print(f"not there    {len(some):,} of the ids given: {some_of(some)}")
     print(
-        f"taken down   {done['num_samples']:,} samples with {done['num_images_taken_down']:,} images, "
-        f"from {done['num_files']:,} files\n"
-        f"proof        none of {done['num_images_compared']:,} images of the new revision is one of them\n"
-        f"published    {args.repo} at {done['commit'][:12]}"
+        f"taken down   {done.num_samples:,} samples with {done.num_images_taken_down:,} images, "
+        f"from {done.num_files:,} files\n"
+        f"proof        none of {done.num_images_compared:,} images of the new revision is one of them\n"
+        f"published    {args.repo} at {done.commit[:12]}"
     )
     if is_folder(args.repo):
         print("old          files that held them are removed; copies elsewhere are not reached")
         return 0
     print(
-        f"old          {done['previous_commit'][:12]} and the revisions before it keep them until the history is "
+        f"old          {done.previous_commit[:12]} and the revisions before it keep them until the history is "
         "squashed, which cannot be undone:\n"
         f"             HfApi().super_squash_history({args.repo!r}, repo_type='dataset')\n"
         "             and pull requests, branches and tags that hold them are deleted; copies elsewhere are not reached"

@@ -1,28 +1,35 @@
-"""The manifest of a split: what was packed, from what, and where each row group lies.
+"""The manifest of a split: what was packed, from what, and where each row group is stored.
 
-Two files, so that a human reads one and a reader loads the other in one request each: `manifest/{split}.json`
-(the *info*: contract version, run, configuration, sources, totals, quality) and `manifest/{split}.parquet` (one row
-per row group, `contract.MANIFEST_SCHEMA`). The info names the SHA-256 of the Parquet file, and the fingerprint is
-the SHA-256 of the info, so one string pins everything a training run depends on.
+It has two files, so that people can read one and a reader loads the other in one request. `manifest/{split}.json` is
+the *info*: contract version, run, configuration, sources, totals, quality. `manifest/{split}.parquet` has one row per
+row group (`contract.MANIFEST_SCHEMA`). The info names the SHA-256 of the Parquet file, and the fingerprint is the
+SHA-256 of the info, so one string pins everything that a training run depends on.
+
+Here the info is plain JSON values: GPU nodes have no pydantic. Its fields and their types, and those of the report, are
+in `packing_udfs.published.shape`.
 """
 
 import hashlib
 import io
 import json
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from packing_udfs import contract
 
+__all__ = ["Manifest", "as_json", "as_parquet", "dump", "load", "read"]
+
 
 @dataclass(frozen=True)
 class Manifest:
     """A split's info (plain JSON values) and its row groups (a table of `contract.MANIFEST_SCHEMA`)."""
 
-    info: dict
+    info: dict[str, Any]
     row_groups: pa.Table
     fingerprint: str
 
@@ -31,18 +38,33 @@ class Manifest:
         return sum(self.row_groups["num_rows"].to_pylist())
 
 
-def dump(info: dict, row_groups: pa.Table) -> tuple[bytes, bytes]:
-    """The two files' bytes (JSON, Parquet). The contract version and the Parquet file's hash are filled in."""
+def as_json(value: Mapping[str, Any]) -> bytes:
+    """A published JSON file: sorted keys and no clock, so that equal runs give equal bytes."""
+    return json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False).encode() + b"\n"
+
+
+def as_parquet(table: pa.Table) -> bytes:
+    """A small published Parquet file."""
     buffer = io.BytesIO()
-    table = row_groups.select(contract.MANIFEST_SCHEMA.names).cast(contract.MANIFEST_SCHEMA)
     pq.write_table(table, buffer, compression="zstd")
-    parquet = buffer.getvalue()
-    info = {**info, "contract": contract.VERSION, "row_groups_sha256": hashlib.sha256(parquet).hexdigest()}
-    return json.dumps(info, indent=1, sort_keys=True, ensure_ascii=False).encode() + b"\n", parquet
+    return buffer.getvalue()
+
+
+def dump(info: Mapping[str, Any], row_groups: pa.Table) -> tuple[bytes, bytes]:
+    """The two files' bytes (JSON, Parquet). Fills in the contract version and the Parquet file's hash."""
+    parquet = as_parquet(row_groups.select(contract.MANIFEST_SCHEMA.names).cast(contract.MANIFEST_SCHEMA))
+    sha256 = hashlib.sha256(parquet).hexdigest()
+    return as_json({**info, "contract": contract.VERSION, "row_groups_sha256": sha256}), parquet
+
+
+def read(read_file: Callable[[str], bytes], split: str) -> Manifest:
+    """A split's manifest. `read_file` returns the bytes of a path in the repository. Raises ContractError."""
+    info_json, parquet = (contract.MANIFEST_JSON.format(split=split), contract.MANIFEST_PARQUET.format(split=split))
+    return load(read_file(info_json), read_file(parquet))
 
 
 def load(info_json: bytes, parquet: bytes, split: str | None = None) -> Manifest:
-    """Parse the two files. Raises ContractError when they are not of this version, of each other or of `split`."""
+    """Parse the two files. Raises ContractError for another version, files of different commits or another split."""
     try:
         info = json.loads(info_json)
     except ValueError as error:
@@ -65,7 +87,7 @@ def load(info_json: bytes, parquet: bytes, split: str | None = None) -> Manifest
     if type(info.get("seq_len")) is not int:
         raise contract.ContractError(f"manifest: its seq_len is {info.get('seq_len')!r}, which is no integer")
     try:
-        # In this thread: those of Arrow, which would ask for the interpreter, may do so in the middle of a fork.
+        # Not in Arrow's threads: they could ask for the interpreter in the middle of a fork.
         table = pq.ParquetFile(pa.BufferReader(parquet), pre_buffer=False).read(use_threads=False)
     except (pa.ArrowException, OSError) as error:
         raise contract.ContractError(f"manifest: its Parquet file cannot be read: {error}") from error

@@ -12,6 +12,7 @@ from packing_udfs import contract, metrics
 from packing_udfs.manifest import Manifest
 from packing_udfs.published import straggler
 from packing_udfs.published.pictures import PAD, RESPONSE
+from packing_udfs.published.shape import Report, Sums
 
 TOKENS_PER_SECOND = 10_000
 """Of one GPU in training: a round figure to put your own in place of (`--tokens-per-second`)."""
@@ -20,7 +21,7 @@ PICTURES = {"packs": "report/packs.png", "histograms": "report/histograms.png"} 
 
 
 def page(
-    report: dict,
+    report: Report,
     manifests: Mapping[str, Manifest],
     drawn: Mapping[str, list[dict]],
     tokens_per_second: int = TOKENS_PER_SECOND,
@@ -37,26 +38,26 @@ def page(
         naive_batch=metrics.NAIVE_BATCH,
         legend=strips.legend(_source_names(report, drawn)),
         reasons=contract.REASONS,
-        config_yaml=yaml.safe_dump(report["config"], sort_keys=True, allow_unicode=True),
+        config_yaml=yaml.safe_dump(report.config, sort_keys=True, allow_unicode=True),
     )
 
 
-def pictures(report: dict, manifests: Mapping[str, Manifest], drawn: Mapping[str, list[dict]]) -> dict[str, bytes]:
+def pictures(report: Report, manifests: Mapping[str, Manifest], drawn: Mapping[str, list[dict]]) -> dict[str, bytes]:
     """Path in the repository → PNG, of the first split: what the card shows."""
     split = _in_order(report)[0]
     info = manifests[split].info
     found = {PICTURES["histograms"]: drawing.png(_histograms(report, split, info)["samples"])}
     if drawn.get(split):
         rows = [_token_row(pack) for pack in drawn[split]]
-        budget, unit = report["config"]["pack"]["max_vision_cost"], info["vision_unit"]
+        budget, unit = report.config["pack"]["max_vision_cost"], info["vision_unit"]
         figure = drawing.token_rows(rows, width=info["seq_len"], vision_unit=unit, max_vision_cost=budget, name="pack")
         found[PICTURES["packs"]] = drawing.png(figure)
     return found
 
 
-def _in_order(report: dict) -> list[str]:
+def _in_order(report: Report) -> list[str]:
     """The splits, the output's first, whatever order the report has them in."""
-    return sorted(report["splits"], key=lambda split: (split != report["config"]["output"]["split"], split))
+    return sorted(report.splits, key=lambda split: (split != report.config["output"]["split"], split))
 
 
 def _token_row(pack: dict) -> TokenRow:
@@ -64,35 +65,37 @@ def _token_row(pack: dict) -> TokenRow:
     return TokenRow(kinds, [s["num_tokens"] for s in pack["samples"]], pack["vision_cost"], f"{pack['row'] + 1:,}")
 
 
-def _source_names(report: dict, drawn: Mapping[str, list[dict]]) -> list[str]:
+def _source_names(report: Report, drawn: Mapping[str, list[dict]]) -> list[str]:
     """Sources in the order of the configuration, then others that an append found."""
     packed = sorted({s["source"] for found in drawn.values() for pack in found for s in pack["samples"]})
-    return list(dict.fromkeys([*(source["name"] for source in report["sources"]), *packed]))
+    return list(dict.fromkeys([*(source.name for source in report.sources), *packed]))
 
 
-def _split(report: dict, split: str, manifest: Manifest, drawn: list[dict]) -> dict:
-    part, seq_len = report["splits"][split], manifest.info["seq_len"]
-    sums, sources = part["sums"], _source_names(report, {split: drawn})
+def _split(report: Report, split: str, manifest: Manifest, drawn: list[dict]) -> dict:
+    part, seq_len = report.splits[split], manifest.info["seq_len"]
+    sums, sources = part.sums, _source_names(report, {split: drawn})
     return {
-        **part,
+        "totals": part.totals,
+        "sums": sums,
+        "quality": part.quality,
         "name": split,
         "seq_len": seq_len,
         "vision_unit": manifest.info["vision_unit"],
         "processor": manifest.info["processor"],
         "fingerprint": manifest.fingerprint,
-        "best_fill": part["totals"]["num_tokens"] / (sums["bound"] * seq_len) if sums["bound"] else None,
-        "positions": drawing.png_uri(_positions(sums, part["totals"]["num_label_tokens"], seq_len)),
+        "best_fill": part.totals["num_tokens"] / (sums.bound * seq_len),
+        "positions": drawing.png_uri(_positions(sums, part.totals["num_label_tokens"], seq_len)),
         "stragglers": _stragglers(manifest),
         "histograms": {k: drawing.png_uri(f) for k, f in _histograms(report, split, manifest.info).items()},
         "strips": [strips.strip(pack, seq_len, sources) for pack in drawn],
     }
 
 
-def _saved(report: dict, tokens_per_second: int) -> dict:
+def _saved(report: Report, tokens_per_second: int) -> dict:
     """Positions that packs spare against naive padding, over all splits, and GPU-hours for them."""
-    parts = [(part["sums"], report["config"]["pack"]["seq_len"]) for part in report["splits"].values()]
-    naive = sum(sums["naive_tokens"] for sums, _ in parts)
-    packed = sum(sums["num_packs"] * seq_len for sums, seq_len in parts)
+    parts = [(part.sums, report.config["pack"]["seq_len"]) for part in report.splits.values()]
+    naive = sum(sums.naive_tokens for sums, _ in parts)
+    packed = sum(sums.num_packs * seq_len for sums, seq_len in parts)
     return {
         "naive": naive,
         "packed": packed,
@@ -102,13 +105,13 @@ def _saved(report: dict, tokens_per_second: int) -> dict:
     }
 
 
-def _positions(sums: dict, num_label_tokens: int, seq_len: int) -> drawing.Figure:
+def _positions(sums: Sums, num_label_tokens: int, seq_len: int) -> drawing.Figure:
     """Positions of an epoch: padded in batches, packed, and in as many packs as the bound."""
-    tokens = sums["num_tokens"]
+    tokens = sums.num_tokens
     bars = {
-        "Naive padding": sums["naive_tokens"],
-        "These packs": sums["num_packs"] * seq_len,
-        "Lower bound": sums["bound"] * seq_len,
+        "Naive padding": sums.naive_tokens,
+        "These packs": sums.num_packs * seq_len,
+        "Lower bound": sums.bound * seq_len,
     }
     parts = [
         Part("tokens, not trained (text and images)", KIND_COLOURS[0], [tokens - num_label_tokens] * len(bars)),
@@ -134,9 +137,9 @@ def _stragglers(manifest: Manifest) -> dict | None:
     return {"sizes": sizes, "series": series, "picture": drawing.png_uri(figure)}
 
 
-def _histograms(report: dict, split: str, info: dict) -> dict[str, drawing.Figure]:
-    counts = {name: _by_value(found) for name, found in report["splits"][split]["sums"]["histograms"].items()}
-    pack, unit = report["config"]["pack"], info["vision_unit"]
+def _histograms(report: Report, split: str, info: dict) -> dict[str, drawing.Figure]:
+    counts = {name: _by_value(found) for name, found in report.splits[split].sums.histograms.items()}
+    pack, unit = report.config["pack"], info["vision_unit"]
     budget = pack["max_vision_cost"]
     of_samples = [
         Counted(title="Length", xlabel="tokens", ylabel="samples", counts=counts["sample_tokens"],

@@ -1,8 +1,9 @@
-"""One packed split against itself: its manifest's figures, its files' footers, and every row group of packs."""
+"""Checks of one packed split: its manifest's figures, its files' footers, and every row group of packs."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -10,7 +11,7 @@ import pyarrow.parquet as pq
 
 from jobs.output.retries import one_line
 from jobs.published.dataset import Packed
-from jobs.revision import figures, shape
+from jobs.revision import figures
 from jobs.revision.fingerprints import fingerprint_of
 from packing_udfs import contract
 from packing_udfs.encode.encoder import Encoder
@@ -19,124 +20,119 @@ from packing_udfs.manifest import Manifest
 from packing_udfs.parquet.write import locations, row_group_totals
 from packing_udfs.published import pictures
 from packing_udfs.published.check import Limits, check_row_group
+from packing_udfs.published.shape import ManifestInfo, faults_of, faults_of_rows, shortened
 
-DAMAGED = (pa.ArrowException, OSError, ValueError)  # what reading a file that is not what it should be raises
-_STOPS = ("schema", "row_group")  # findings behind which a file's packs cannot be told
+__all__ = ["DAMAGED", "Finding", "Seen", "check_data", "check_manifest", "check_shape", "limits_of"]
+
+DAMAGED = (pa.ArrowException, OSError, ValueError)  # the errors of reading a damaged file
+_STOPS = ("schema", "row_group")  # after these findings a file's packs cannot be checked
 
 
 @dataclass(frozen=True)
 class Finding:
-    """Something that is not as it should be, and where."""
+    """Something that is wrong, and where."""
 
     file: str
     message: str
     row_group: int | None = None
-    pack: int | None = None
-    """Number in the split, as `jobs.inspect --pack` takes it."""
+    pack: int | None = None  # its number in the split, as `jobs.inspect --pack` takes it
     field: str = ""
 
     def __str__(self) -> str:
-        where = [self.file]
-        where += [] if self.row_group is None else [f"row group {self.row_group}"]
-        where += [] if self.pack is None else [f"pack {self.pack}"]
-        where += [self.field] if self.field else []
-        return f"{' '.join(where)}: {self.message}"
+        row_group = "" if self.row_group is None else f" row group {self.row_group}"
+        pack = "" if self.pack is None else f" pack {self.pack}"
+        return f"{self.file}{row_group}{pack}{self.field and f' {self.field}'}: {self.message}"
 
 
 @dataclass
 class Seen:
-    """What a split's packs hold, gathered while they are read."""
+    """The samples of a split's packs, gathered while they are read."""
 
     ids: list[np.ndarray] = field(default_factory=list)
-    sources: Counter = field(default_factory=Counter)
+    sources: Counter[str] = field(default_factory=Counter)
 
 
 def check_shape(found: Manifest, split: str) -> list[Finding]:
     """Whether a manifest has the fields and columns that all else is compared with, of their types."""
-    json_path, parquet_path = (name.format(split=split) for name in (contract.MANIFEST_JSON, contract.MANIFEST_PARQUET))
-    faults = [Finding(json_path, message, field=name) for name, message in shape.faults_of(shape.Info, found.info)]
-    rows = shape.faults_of_rows(found.row_groups, split)
-    return faults + [Finding(parquet_path, message, field=name) for name, message in rows]
-
-
-def check_manifest(found: Manifest, split: str) -> list[Finding]:
-    """A manifest of sound shape against itself: its sums, its quality, its run's fingerprint."""
-    path, info, rows = contract.MANIFEST_JSON.format(split=split), found.info, found.row_groups
-    last = info["runs"][-1]
-    commits = [source["commit"] for source in last["sources"]]
-    run = fingerprint_of(last["config"], commits, info["processor"]["fingerprint"])
-    facts = {"split": (info["split"], split), "run": (info["run"], run), "runs.run": (last["run"], run)}
-    facts |= _sums_of(info, rows) | _quality_of(info, rows)
+    faults = {contract.MANIFEST_JSON: faults_of(ManifestInfo, found.info)}
+    faults[contract.MANIFEST_PARQUET] = faults_of_rows(found.row_groups, split)
     return [
-        Finding(path, f"{value}, what it is made of makes {made}", field=name)
-        for name, (value, made) in facts.items()
-        if value != made
+        Finding(path.format(split=split), message, field=name)
+        for path, of_file in faults.items()
+        for name, message in of_file
     ]
 
 
-def _sums_of(info: dict, rows: pa.Table) -> dict[str, tuple]:
+def check_manifest(found: Manifest, split: str) -> Iterator[Finding]:
+    """A manifest of sound shape against itself: its sums, its quality, its run's fingerprint."""
+    info, rows = ManifestInfo.of(found), found.row_groups
+    last = info.runs[-1]
+    commits = [source.commit for source in last.sources]
+    run = fingerprint_of(found.info["runs"][-1]["config"], commits, info.processor.fingerprint)
+    facts: dict[str, tuple[Any, Any]] = {
+        "split": (info.split, split),
+        "run": (info.run, run),
+        "runs.run": (last.run, run),
+    }
+    made = figures.totals(rows)
+    facts |= {f"totals.{name}": (info.totals.get(name), value) for name, value in made.items()}
+    facts |= {f"sums.{name}": fact for name, fact in _sums(info, made, rows).items()}
+    quality = figures.quality(info.sums.dump(), rows, info.seq_len)
+    facts |= {f"quality.{name}": (info.quality.get(name), value) for name, value in quality.items()}
+    for name, (stated, value) in facts.items():
+        if stated != value:
+            message = f"{stated}, what it is made of makes {value}"
+            yield Finding(contract.MANIFEST_JSON.format(split=split), message, field=name)
+
+
+def _sums(info: ManifestInfo, totals: Mapping[str, int], rows: pa.Table) -> dict[str, tuple[int, int]]:
     """Sums as they are stated and as the row groups make them."""
-    totals, sums = figures.totals(rows), info["sums"]
-    facts = {f"totals.{name}": (info["totals"].get(name), value) for name, value in totals.items()}
-    same = ("num_samples", "num_packs", "num_tokens", "vision_cost")
-    facts |= {f"sums.{name}": (sums.get(name), totals[name]) for name in same}
-    attention = sum(map(sum, rows["attention_cost"].to_pylist()))
-    facts["sums.attention_cost"] = sums.get("attention_cost"), attention
-    for name, counts in sums.get("histograms", {}).items():
+    sums = info.sums
+    names = ("num_samples", "num_packs", "num_tokens", "vision_cost")
+    facts = {name: (getattr(sums, name), totals[name]) for name in names}
+    facts["attention_cost"] = (sums.attention_cost, sum(map(sum, rows["attention_cost"].to_pylist())))
+    for name, counts in sums.histograms.items():
         whole = totals["num_samples"] if name.startswith("sample_") else totals["num_packs"]
-        facts[f"sums.histograms.{name}"] = sum(counts.values()), whole
+        facts[f"histograms.{name}"] = (sum(counts.values()), whole)
     return facts
 
 
-def _quality_of(info: dict, rows: pa.Table) -> dict[str, tuple]:
-    made = figures.quality(info["sums"], rows, info["seq_len"])
-    return {f"quality.{name}": (info["quality"].get(name), value) for name, value in made.items()}
-
-
 def limits_of(packed: Packed, found: Manifest, processor: str | None, decodes: bool) -> Limits:
-    """The loosest limits of a split's runs, with what the processor and the packs themselves tell of images.
+    """The loosest limits of a split's runs, and what the processor and the packs themselves say of images.
 
     Raises ProcessorError when the processor is not the one that the split is packed for.
     """
-    packs = [run["config"]["pack"] for run in found.info["runs"]]
-
-    def loosest(name: str) -> int | None:
-        values = [pack[name] for pack in packs]
-        return None if None in values else max(values)
-
+    info = ManifestInfo.of(found)
+    family = Encoder(fetch_named(info.processor.dump(), processor).load()).family if processor is not None else None
     return Limits(
-        seq_len=found.info["seq_len"],
-        max_vision_cost=loosest("max_vision_cost"),
-        max_images_per_pack=loosest("max_images_per_pack"),
-        max_images_per_sample=loosest("max_images_per_sample"),
-        sources=sorted({source["name"] for run in found.info["runs"] for source in run["sources"]}),
+        seq_len=info.seq_len,
+        max_vision_cost=info.loosest("max_vision_cost"),
+        max_images_per_pack=info.loosest("max_images_per_pack"),
+        max_images_per_sample=info.loosest("max_images_per_sample"),
+        sources=sorted({source.name for run in info.runs for source in run.sources}),
         image_token=_image_token(packed, found),
-        family=None if processor is None else _family(processor, found),
+        family=family,
         decodes=decodes,
     )
 
 
-def _family(processor: str, found: Manifest):
-    return Encoder(fetch_named(found.info["processor"], processor).load()).family
-
-
 def _image_token(packed: Packed, found: Manifest) -> int | None:
-    """The placeholder of images by the first row group that tells it."""
+    """The placeholder of images, from the first row group that tells it."""
     columns = ["input_ids", "sample_lengths", "sample_num_images", "image_num_tokens"]
     for row in found.row_groups.select(["file", "row_group", "num_images"]).to_pylist():
         if row["num_images"] and row["file"] in packed.paths:
             try:
                 token = pictures.image_token_id(packed.row_group(row["file"], row["row_group"], columns))
             except DAMAGED:
-                continue  # said where the row group is checked
+                continue  # reported where the row group is checked
             if token is not None:
                 return token
     return None
 
 
 def check_data(packed: Packed, found: Manifest, limits: Limits, seen: Seen) -> Iterator[Finding]:
-    """Every file of a split that is there: its footer, then row group by row group, which fills `seen`."""
-    first, by_file = 0, {}
+    """Every file of a split that exists: its footer, then each row group. Fills `seen`."""
+    first, by_file = 0, dict[str, list[dict[str, Any]]]()
     for row in found.row_groups.to_pylist():
         by_file.setdefault(row["file"], []).append(row | {"first_pack": first})
         first += row["num_rows"]
@@ -198,11 +194,8 @@ def _row_group(parquet: pq.ParquetFile, row: dict, limits: Limits, seen: Seen) -
         yield Finding(file, fault.message, index, pack, fault.field)
     for name, value in row_group_totals(packs).items():
         if row[name] != value:
-            yield Finding(file, f"{_short(value)}, the manifest says {_short(row[name])}", index, field=name)
+            yield Finding(
+                file, f"{shortened(str(value))}, the manifest says {shortened(str(row[name]))}", index, field=name
+            )
     seen.ids.append(packs["sample_ids"].combine_chunks().flatten().drop_null().to_numpy())
     seen.sources.update(packs["sample_sources"].combine_chunks().flatten().to_pylist())
-
-
-def _short(value: object) -> str:
-    text = str(value)
-    return text if len(text) < 60 else f"{text[:57]}…"

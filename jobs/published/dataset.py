@@ -1,7 +1,6 @@
-"""A packed dataset as it was published, on the Hub or in a folder: its files, its manifests, its report, its packs.
+"""A packed dataset as it is published, on the Hub or in a folder: its files, manifests, report and packs.
 
-What `jobs.report`, `jobs.inspect` and `jobs.validate` read through. Parquet is read by columns and row groups, so what
-is not asked for is not fetched; images are asked for a row group at a time.
+Parquet is read by columns and row groups, so only what is asked for is fetched; images a row group at a time.
 """
 
 import io
@@ -9,7 +8,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import BinaryIO
+from typing import Any, BinaryIO, cast
 
 import fsspec
 import httpx2
@@ -25,29 +24,30 @@ from packing_udfs.storage.folder_state import places
 from packing_udfs.storage.folders import locate
 from packing_udfs.storage.hub_errors import one_line
 
+__all__ = ["UNREADABLE", "Packed", "PackedError", "open_packed"]
+
 UNREADABLE = (ValueError, OSError, ImportError, pa.ArrowException, httpx2.HTTPError)
-"""What a command ends with when a dataset or a file system is out of reach or damaged, or a file cannot be written."""
-LIGHT = tuple(name for name in contract.PACK_SCHEMA.names if name != "images")
+"""The errors of a dataset or file system that is damaged or out of reach, and of a file that cannot be written."""
 
 
 class PackedError(ValueError):
-    """A dataset that is not there or was not packed by this project; the message names it and what to do."""
+    """A dataset that does not exist or was not packed by this project; the message names it and says what to do."""
 
 
 @dataclass(frozen=True)
 class Packed:
-    """A packed dataset at one commit. `name`: as it was asked for; `commit`: None of a folder."""
+    """A packed dataset at one commit."""
 
-    name: str
-    commit: str | None
+    name: str  # as the user gave it
+    commit: str | None  # None for a folder
     fs: AbstractFileSystem
     root: str
-    places: Mapping[str, str] = field(default_factory=dict)  # path → file, where they differ (`folder_tree`)
+    places: Mapping[str, str] = field(default_factory=dict)  # path → stored name, where they differ (`folder_state`)
 
     @cached_property
     def paths(self) -> dict[str, int]:
         """Bytes of every file by its path in the repository, sorted."""
-        found = self.fs.find(self.root, detail=True)
+        found = cast(dict[str, dict[str, Any]], self.fs.find(self.root, detail=True))
         sizes = {path.removeprefix(self.root).lstrip("/"): entry["size"] for path, entry in found.items()}
         sizes = {path: sizes[file] for path, file in self.places.items() if file in sizes} if self.places else sizes
         return {path: sizes[path] for path in sorted(sizes) if not any(p.startswith(".") for p in path.split("/"))}
@@ -56,36 +56,34 @@ class Packed:
     def splits(self) -> list[str]:
         """Splits that have a manifest."""
         prefix, suffix = contract.MANIFEST_JSON.split("{split}")
-        return [p.removeprefix(prefix).removesuffix(suffix) for p in self.paths
-                if p.startswith(prefix) and p.endswith(suffix)]  # fmt: skip
+        paths = [path for path in self.paths if path.startswith(prefix) and path.endswith(suffix)]
+        return [path.removeprefix(prefix).removesuffix(suffix) for path in paths]
 
     def read(self, path: str) -> bytes:
-        """A whole file. Raises PackedError when it is not there."""
+        """A whole file. Raises PackedError when it does not exist."""
         if path not in self.paths:
             raise PackedError(f"{self.name}: has no {path}; is it a dataset that jobs.pack has published?")
-        return self.fs.cat_file(self._address(path))
+        return cast(bytes, self.fs.cat_file(self._address(path)))
 
     def _address(self, path: str) -> str:
         return f"{self.root}/{self.places.get(path, path)}"
 
     def open(self, path: str) -> BinaryIO:
         """A file to read and seek in."""
-        return self.fs.open(self._address(path), "rb", block_size=1 << 20)
+        return cast(BinaryIO, self.fs.open(self._address(path), "rb", block_size=1 << 20))
 
     def manifest(self, split: str) -> manifest.Manifest:
         """A split's manifest. Raises PackedError when there is none, ContractError when it is damaged."""
         if split not in self.splits:
             raise PackedError(f"{self.name}: has no packed split {split!r}; it has {', '.join(self.splits) or 'none'}")
-        names = (contract.MANIFEST_JSON, contract.MANIFEST_PARQUET)
-        return manifest.load(*(self.read(name.format(split=split)) for name in names))
+        return manifest.read(self.read, split)
 
-    def report(self) -> dict:
-        """The last run's report. Raises PackedError when there is none."""
+    def report(self) -> dict[str, Any]:
+        """The last run's report as JSON values. Raises PackedError when there is none."""
+        data = self.read(REPORT)
         try:
-            return json.loads(self.read(REPORT))
+            return json.loads(data)
         except ValueError as error:
-            if isinstance(error, PackedError):
-                raise
             raise PackedError(f"{self.name}: {REPORT} is no JSON: {error}") from None
 
     def row_group(self, file: str, index: int, columns: Sequence[str] | None = None) -> pa.Table:
@@ -99,7 +97,7 @@ class Packed:
 
 
 def open_packed(repo_or_path: str, revision: str | None = None) -> Packed:
-    """A packed dataset: a folder or its URL, or owner/name on the Hub at `revision` (branch, tag or commit, else main).
+    """A packed dataset in a folder (path or URL), or owner/name on the Hub at a branch, tag or commit (default main).
 
     Raises PackedError when there is none.
     """

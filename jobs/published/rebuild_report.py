@@ -1,39 +1,40 @@
 """The report page of a published dataset, made again from what is published."""
 
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
 
 from jobs.published.dataset import Packed
-from jobs.revision import shape
 from packing_udfs import metrics
 from packing_udfs.manifest import Manifest
 from packing_udfs.published.pictures import draw
+from packing_udfs.published.shape import Drawn, Report, require_manifest, require_report
+
+__all__ = ["rebuild"]
 
 
-def rebuild(packed: Packed) -> tuple[dict, dict[str, Manifest], dict[str, list[dict]]]:
-    """What the page of a published run is made of: report, manifests, and drawn packs of each split.
+def rebuild(packed: Packed) -> tuple[Report, dict[str, Manifest], dict[str, list[dict[str, Any]]]]:
+    """What a page is made of: report, manifests, and drawn packs of each split.
 
-    Reads images of one row group a split, for its drawn packs. Figures of a dataset that was packed before reports had
-    them come from its light columns. Raises PackedError or ContractError.
+    Reads one row group a split with its images, to draw its packs. Datasets of releases without histograms get them
+    from their light columns. Raises PackedError or ContractError.
     """
-    report = packed.report()
-    shape.require_report(packed.name, report)
-    manifests = {split: packed.manifest(split) for split in report["splits"]}
-    for split, found in manifests.items():
-        shape.require_shape(packed.name, found, split)
-    drawn = {}
-    for split, part in report["splits"].items():
-        rows = manifests[split].row_groups
-        if part["sums"].get("histograms") is None:
-            part["sums"]["histograms"] = _histograms(packed, rows, manifests[split].info["seq_len"])
-        place = part.get("drawn", {"file": rows["file"][0].as_py(), "row_group": 0})
-        if place:
-            drawn[split] = draw(packed.row_group(place["file"], place["row_group"]))
-    return {"quarantine_examples": {}, **report}, manifests, drawn
+    report = require_report(packed.report(), packed.name)
+    manifests, drawn = {}, {}
+    for split, part in report.splits.items():
+        manifests[split] = packed.manifest(split)
+        info, rows = require_manifest(manifests[split], split, packed.name), manifests[split].row_groups
+        if not part.sums.histograms:
+            part.sums.histograms = _histograms(packed, rows, info.seq_len)
+        first = Drawn(file=rows["file"][0].as_py(), row_group=0)
+        if place := part.drawn if "drawn" in part.model_fields_set else first:
+            drawn[split] = draw(packed.row_group(place.file, place.row_group))
+    return report, manifests, drawn
 
 
 def _histograms(packed: Packed, row_groups: pa.Table, seq_len: int) -> dict[str, dict[str, int]]:
-    """Histograms from packs, which have no vision cost of single samples."""
+    """Histograms from packs, which do not have the vision cost of each sample."""
     columns = ["sample_lengths", "sample_num_images", "vision_cost"]
     found = []
     for file, index in zip(row_groups["file"].to_pylist(), row_groups["row_group"].to_pylist(), strict=True):
@@ -42,7 +43,7 @@ def _histograms(packed: Packed, row_groups: pa.Table, seq_len: int) -> dict[str,
         ends = np.cumsum([len(of_pack) for of_pack in table["sample_lengths"].to_pylist()])
         starts = [0, *ends[:-1].tolist()]
         costs = np.zeros(len(lengths), np.int64)
-        costs[starts] = table["vision_cost"].to_numpy()  # of a pack, on its first sample
+        costs[starts] = table["vision_cost"].to_numpy()  # a pack's cost, on its first sample
         packs = np.split(np.arange(len(lengths)), ends[:-1])
         found.append(metrics.histograms(lengths, costs, num_images, packs, seq_len) | {"sample_vision": {}})
     return metrics.add(found)

@@ -1,201 +1,221 @@
-"""What a published dataset is without some of its samples: manifests, ledger, report, page and card that stay true."""
+"""What is left of a published dataset without some of its samples: manifests, ledger and report that stay true."""
 
-import io
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from fsspec.implementations.local import LocalFileSystem
 
-from jobs.output.finished_shard import from_ipc
 from jobs.output.interface import Head, OutputError
-from jobs.pages import run as run_page
 from jobs.published.dataset import Packed
 from jobs.revision import card, figures
+from jobs.revision.write import Revision, small_files
 from jobs.shards.settings import settings
-from packing_udfs import contract, manifest, metrics
+from packing_udfs import contract, metrics
 from packing_udfs.config import parse
+from packing_udfs.manifest import Manifest
 from packing_udfs.published.pictures import draw
-from packing_udfs.shard.assemble import Unit
+from packing_udfs.published.shape import (
+    Drawn,
+    LedgerRow,
+    ManifestInfo,
+    Report,
+    RunOfSplit,
+    SourceCounts,
+    SplitOfReport,
+    Sums,
+    require_report,
+)
 from packing_udfs.shard.pack_shard import PackSettings
+
+__all__ = ["TAKEN_DOWN", "Gone", "NewRevision", "Remainder", "RewrittenFile", "settings_of", "small_files_of"]
 
 TAKEN_DOWN = "taken_down"
 
 
-@dataclass
-class Remainder:
-    """A split without some of its samples: what is written anew, and what went."""
+@dataclass(frozen=True)
+class Gone:
+    """A sample that goes, from a pack or from the quarantine."""
 
-    manifest: manifest.Manifest
-    rows: list[dict] = field(default_factory=list)  # of `results.RESULT`, of files that are written anew
-    gone: list[str] = field(default_factory=list)  # files of which nothing is left
-    before: list[dict] = field(default_factory=list)  # sums of the files as they were …
-    after: list[dict] = field(default_factory=list)  # … and as they are
-    taken: list[Unit] = field(default_factory=list)  # the samples that went
-    quarantine: dict[str, pa.Table] = field(default_factory=dict)  # path → what is left of it …
-    set_aside: list[dict] = field(default_factory=list)  # … and its rows that went
+    sample_id: int
+    source: str
+    num_tokens: int
+    num_images: int
+    reason: str = ""  # of its quarantine; empty for a sample of a pack
+    images: frozenset[bytes] = frozenset()  # their SHA-256, of a sample of a pack
 
     @property
-    def files(self) -> set[str]:
-        return {row["path"] for row in self.rows} | set(self.gone)
+    def outcome(self) -> str:
+        """Its outcome in the ledger until now."""
+        return "quarantined" if self.reason else "packed"
 
 
-def settings_of(runs: Sequence[dict]) -> PackSettings:
-    """How files of any of these runs are packed again: as the last run's, in the loosest budgets."""
-    packs, last = [run["config"]["pack"] for run in runs], settings(parse(runs[-1]["config"]))
-    names = ("max_vision_cost", "max_images_per_pack", "max_images_per_sample")
-    values = {name: [pack[name] for pack in packs] for name in names}
-    loosest = {name: None if None in of_run else max(of_run) for name, of_run in values.items()}
-    makes_parts = any(pack["over_length"] == "split_turns" for pack in packs)
-    over_length = "split_turns" if makes_parts else last.over_length
+@dataclass(frozen=True, kw_only=True)
+class RewrittenFile:
+    """A data file that is packed again without the samples that go."""
+
+    path: str
+    gone: Sequence[Gone]
+    before: dict[str, Any]  # its sums (`packing_udfs.metrics`) as it was …
+    after: dict[str, Any] = field(default_factory=dict)  # … and as it is
+    num_bytes: int = 0  # 0 for a file of which nothing is left
+    row_groups: pa.Table = field(default_factory=contract.MANIFEST_SCHEMA.empty_table)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Remainder:
+    """A split without some of its samples."""
+
+    manifest: Manifest
+    """As it was."""
+    files: Sequence[RewrittenFile] = ()
+    quarantine: Mapping[str, pa.Table] = field(default_factory=dict)
+    """Path → what is left of it (contract.QUARANTINE_SCHEMA), of those that lose rows."""
+    set_aside: Sequence[Gone] = ()
+    """Quarantined samples that go."""
+
+    @property
+    def taken(self) -> list[Gone]:
+        """The samples that go from packs."""
+        return [gone for file in self.files for gone in file.gone]
+
+    @property
+    def gone(self) -> list[Gone]:
+        """All samples that go."""
+        return [*self.taken, *self.set_aside]
+
+    @property
+    def row_groups(self) -> pa.Table:
+        """The new manifest's rows (contract.MANIFEST_SCHEMA), by file."""
+        if not self.files:
+            return self.manifest.row_groups
+        stay = self.manifest.row_groups.filter(~pc.field("file").isin([file.path for file in self.files]))
+        tables = pa.concat_tables([stay, *(file.row_groups for file in self.files)])
+        return tables.sort_by([("file", "ascending"), ("row_group", "ascending")])
+
+
+@dataclass(frozen=True)
+class NewRevision:
+    """The packs of the new revision: files that are packed again lie in a local folder, the others where they were."""
+
+    packed: Packed
+    splits: Mapping[str, Remainder]
+    folder: Path
+
+    @cached_property
+    def written(self) -> dict[str, RewrittenFile]:
+        """The files in the folder, by path."""
+        return {file.path: file for part in self.splits.values() for file in part.files if file.num_bytes}
+
+    def row_group(self, file: str, index: int, columns: Sequence[str] | None = None) -> pa.Table:
+        """Packs of one row group, all columns or some."""
+        local = Packed("the new revision", None, LocalFileSystem(), str(self.folder))
+        return (local if file in self.written else self.packed).row_group(file, index, columns)
+
+
+def settings_of(info: ManifestInfo) -> PackSettings:
+    """How files of a split are packed again: like those of its last run, with the loosest budgets of all runs."""
+    last = settings(parse(info.runs[-1].config.dump()))
+    budgets = ("max_vision_cost", "max_images_per_pack", "max_images_per_sample")
+    over_length = "split_turns" if info.makes_parts else last.over_length
+    loosest = {budget: info.loosest(budget) for budget in budgets}
     return replace(last, max_file_bytes=None, over_length=over_length, **loosest)
 
 
-def small_files(packed: Packed, splits: Mapping[str, Remainder], head: Head, folder: Path) -> dict[str, bytes]:
-    """Manifests, report, page, card and quarantine of the new revision, whose written files lie in `folder`."""
-    files: dict[str, bytes] = {}
-    told, manifests = packed.report(), {}
-    runs = _runs(splits)
-    for split, part in splits.items():
-        info, row_groups = _manifest(part)
-        info |= {"runs": runs[split]}
-        info_json, parquet = manifest.dump(info, row_groups)
-        files[contract.MANIFEST_JSON.format(split=split)] = info_json
-        files[contract.MANIFEST_PARQUET.format(split=split)] = parquet
-        manifests[split] = manifest.load(info_json, parquet)
-        files |= {path: _parquet(table) for path, table in part.quarantine.items() if table.num_rows}
-    of_last = [split for split in told["splits"] if split in splits]  # what the report is of
-    for split in of_last:
-        told["sources"] = next((r["sources"] for r in runs[split][::-1] if r["run"] == told["run"]), told["sources"])
-    told["ledger"] = _ledger(told["ledger"], [splits[split] for split in of_last])
-    told["quarantine"] = metrics.add(
-        {row["reason"]: row["num_rows"]} for row in told["ledger"] if row["outcome"] == "quarantined"
+def small_files_of(new: NewRevision, head: Head, deleted: Collection[str]) -> dict[str, bytes]:
+    """The small files of the new revision. Raises OutputError when it does not add up or a split would be empty."""
+    runs = _runs(new.splits)
+    manifests = {split: _manifest(part, runs[split]) for split, part in new.splits.items()}
+    report = _report(new.packed.report(), new.splits, {split: info for split, (info, _) in manifests.items()})
+    drawn = {}
+    for split, part in report.splits.items():
+        part.drawn = Drawn(file=manifests[split][1]["file"][0].as_py(), row_group=0)
+        drawn[split] = draw(new.row_group(part.drawn.file, part.drawn.row_group))
+    quarantine = {path: table for part in new.splits.values() for path, table in part.quarantine.items()}
+    return small_files(
+        Revision(
+            manifests=manifests,
+            report=report,
+            drawn=drawn,
+            quarantine=quarantine,
+            licenses=card.licenses_of(head.readme),
+            head=head,
+            deleted=deleted,
+        )
     )
-    for split in of_last:
-        told["splits"][split] |= {name: manifests[split].info[name] for name in ("totals", "sums", "quality")}
-    drawn = _drawn(packed, told, splits, folder)
-    told |= {"quarantine_examples": {}}
-    pictures = run_page.pictures(told, manifests, drawn)
-    page = run_page.page(told, manifests, drawn)
-    files |= {"report.json": figures.as_json(told), "report.html": page.encode(), **pictures}
-    infos = {split: found.info for split, found in manifests.items()}
-    empty = {path for part in splits.values() for path, table in part.quarantine.items() if not table.num_rows}
-    left = [path for path in head.paths if path not in empty]
-    with_quarantine = [split for split in infos if any(path.startswith(f"quarantine/{split}/") for path in left)]
-    summary = figures.as_markdown(told, list(pictures))
-    licenses = card.licenses_of(head.readme)
-    files["README.md"] = card.render(head.readme, infos, licenses, summary, with_quarantine).encode()
-    return files
 
 
-def _runs(splits: Mapping[str, Remainder]) -> dict[str, list[dict]]:
-    """Each split's runs, whose sources count what was taken down: from the last run on, as much as it has of a source.
+def _runs(splits: Mapping[str, Remainder]) -> dict[str, list[RunOfSplit]]:
+    """Each split's runs, whose sources count what is taken down.
 
-    A run that wrote two splits counts both of them, and is the same in both manifests.
+    Of each source the last run counts as many as it has, then the run before it. A run that wrote two splits counts
+    those of both, and is the same in both manifests.
     """
-    known: dict[tuple[str, int], dict] = {}  # (run, which of a split's runs of this name)
-    of_split: dict[str, list[dict]] = {}
+    known: dict[tuple[str, int], RunOfSplit] = {}  # (run, which of a split's runs of this name)
+    of_split: dict[str, list[RunOfSplit]] = {}
     for split, part in splits.items():
-        seen, runs = Counter(), []
-        for run in part.manifest.info["runs"]:
-            copy = run | {"sources": [dict(source) for source in run["sources"]]}
-            runs.append(known.setdefault((run["run"], seen[run["run"]]), copy))
-            seen[run["run"]] += 1
-        packs = Counter(unit.source for unit in part.taken)
-        aside = Counter(row["source"] for row in part.set_aside)
-        for run in reversed(runs):
-            for source in run["sources"]:
-                for count, left in (("num_packed", packs), ("num_quarantined", aside)):
-                    num = min(left[source["name"]], source[count])
-                    left[source["name"]] -= num
-                    source[count] -= num
-                    if num:
-                        source[f"num_{TAKEN_DOWN}"] = source.get(f"num_{TAKEN_DOWN}", 0) + num
+        seen, runs = Counter[str](), []
+        for run in ManifestInfo.of(part.manifest).runs:
+            runs.append(known.setdefault((run.run, seen[run.run]), run))
+            seen[run.run] += 1
+        left = Counter((gone.source, gone.outcome) for gone in part.gone)
+        for source in (source for run in reversed(runs) for source in run.sources):
+            _take(source, left)
         of_split[split] = runs
     return of_split
 
 
-def _ledger(ledger: list[dict], parts: Iterable[Remainder]) -> list[dict]:
-    """The last run's ledger, its rows that were taken down with an outcome of their own; of other runs it has none."""
-    rows = {(row["source"], row["outcome"], row["reason"]): dict(row) for row in ledger}
-
-    def move(key: tuple[str, str, str], counts: dict[str, int]) -> None:
-        if not rows.get(key, {}).get("num_rows"):
-            return  # of a run before it, whose counts are in the manifest
-        to = rows.setdefault((key[0], TAKEN_DOWN, ""), _empty(key[0], rows[key]))
-        for name, count in counts.items():
-            rows[key][name] -= min(count, rows[key][name])
-            to[name] += count
-
-    for part in parts:
-        for unit in part.taken:
-            counts = {"num_rows": 1, "num_tokens": len(unit.encoded.input_ids), "num_images": len(unit.sizes)}
-            move((unit.source, "packed", ""), counts)
-        for row in part.set_aside:
-            counts = {"num_rows": 1, "num_tokens": row["num_tokens"] or 0, "num_images": row["num_images"] or 0}
-            move((row["source"], "quarantined", row["reason"]), counts)
-    return [rows[key] for key in sorted(rows) if rows[key]["num_rows"]]
+def _take(source: SourceCounts, left: Counter[tuple[str, str]]) -> None:
+    """Count samples of `left` as taken down from a run's source, as many as it has."""
+    packed = min(left[source.name, "packed"], source.num_packed)
+    quarantined = min(left[source.name, "quarantined"], source.num_quarantined)
+    if packed or quarantined:
+        source.num_packed -= packed
+        source.num_quarantined -= quarantined
+        source.num_taken_down += packed + quarantined
+        left.subtract({(source.name, "packed"): packed, (source.name, "quarantined"): quarantined})
 
 
-def _empty(source: str, like: dict) -> dict:
-    zeros = {name: 0 for name, value in like.items() if isinstance(value, int)}
-    return like | zeros | {"source": source, "outcome": TAKEN_DOWN, "reason": ""}
-
-
-def _drawn(packed: Packed, told: dict, splits: Mapping[str, Remainder], folder: Path) -> dict[str, list[dict]]:
-    """Packs for the page, drawn from the new revision."""
-    drawn = {}
-    for split, part in splits.items():
-        kept = [f for f in part.manifest.row_groups["file"].to_pylist() if f not in part.gone]
-        if split in told["splits"] and kept:
-            where = Packed("", None, LocalFileSystem(), str(folder)) if kept[0] in part.files else packed
-            drawn[split] = draw(where.row_group(kept[0], 0))
-            told["splits"][split]["drawn"] = {"file": kept[0], "row_group": 0}
-    return drawn
-
-
-def _manifest(part: Remainder) -> tuple[dict, pa.Table]:
-    """The split's info and row groups as they are without the samples; the same where there were none."""
-    info, before = part.manifest.info, part.manifest.row_groups
-    taken = {*(unit.sample_id for unit in part.taken), *(row["sample_id"] for row in part.set_aside)}
-    if taken:
-        info = info | {TAKEN_DOWN: sorted({*info.get(TAKEN_DOWN, ()), *taken})}
+def _manifest(part: Remainder, runs: list[RunOfSplit]) -> tuple[ManifestInfo, pa.Table]:
+    """The split's info and row groups without the samples. Raises OutputError when no sample would be left."""
+    info, row_groups = ManifestInfo.of(part.manifest), part.row_groups
+    info.runs = runs
+    if part.gone:
+        info.taken_down = sorted({*info.taken_down, *(gone.sample_id for gone in part.gone)})
     if not part.files:
-        return info, before
-    stay = before.filter(pc.invert(pc.is_in(before["file"], pa.array(sorted(part.files)))))
-    tables = [stay, *(from_ipc(row["row_groups"]) for row in part.rows)]
-    row_groups = pa.concat_tables(tables).sort_by([("file", "ascending"), ("row_group", "ascending")])
+        return info, row_groups
     if not row_groups.num_rows:
         raise OutputError(
-            f"split {info['split']}: no sample would be left, and the manifest of a split is what remembers the ids; "
+            f"split {info.split}: no sample would be left, and the manifest of a split is what remembers the ids; "
             "append other samples first (output.mode=append), or pack the sources again without those rows"
         )
-    _check_num_samples(part, row_groups)
-    sums = metrics.add([info["sums"], *part.after])
-    for gone in part.before:
-        sums = _less(sums, gone)
-    quality = figures.quality(sums, row_groups, info["seq_len"])
-    return info | {"totals": figures.totals(row_groups), "sums": sums, "quality": quality}, row_groups
+    _check_num_samples(part, info.split, row_groups)
+    sums = metrics.add([info.sums.dump(), *(file.after for file in part.files)])
+    for file in part.files:
+        sums = _less(sums, file.before)
+    info.totals, info.sums = figures.totals(row_groups), Sums(**sums)
+    info.quality = figures.quality(sums, row_groups, info.seq_len)
+    return info, row_groups
 
 
-def _check_num_samples(part: Remainder, row_groups: pa.Table) -> None:
-    """Raises OutputError unless the files as they are written hold all samples but those that went."""
-    before, after = (pc.sum(table["num_samples"]).as_py() for table in (part.manifest.row_groups, row_groups))
+def _check_num_samples(part: Remainder, split: str, row_groups: pa.Table) -> None:
+    """Raises OutputError unless the new files hold all samples but those that went."""
+    before, after = (sum(table["num_samples"].to_pylist()) for table in (part.manifest.row_groups, row_groups))
     if after != before - len(part.taken):
-        path = contract.MANIFEST_PARQUET.format(split=part.manifest.info["split"])
         raise OutputError(
-            f"{path}: num_samples is {before} in all, {len(part.taken)} were taken out and {after} are left, which "
-            "does not add up; nothing was published: see python -m jobs.validate"
+            f"{contract.MANIFEST_PARQUET.format(split=split)}: num_samples is {before} in all, {len(part.taken)} were "
+            f"taken out and {after} are left, which does not add up; nothing was published: see python -m jobs.validate"
         )
 
 
-def _less(sums: dict, gone: dict) -> dict:
+def _less(sums: dict[str, Any], gone: dict[str, Any]) -> dict[str, Any]:
     """Sums without those of a part; empty bins of histograms go."""
-    left = {}
+    left: dict[str, Any] = {}
     for name, value in sums.items():
         if isinstance(value, dict):
             left[name] = {key: n for key, n in _less(value, gone.get(name, {})).items() if n}
@@ -204,7 +224,32 @@ def _less(sums: dict, gone: dict) -> dict:
     return left
 
 
-def _parquet(table: pa.Table) -> bytes:
-    buffer = io.BytesIO()
-    pq.write_table(table, buffer, compression="zstd")
-    return buffer.getvalue()
+def _report(told: object, splits: Mapping[str, Remainder], infos: Mapping[str, ManifestInfo]) -> Report:
+    """The last run's report, without the samples. `told`: as it was; `infos`: of the new manifests."""
+    report = require_report(told)
+    report.ledger = _ledger(report.ledger, [gone for split in report.splits for gone in splits[split].gone])
+    report.quarantine = metrics.add({r.reason: r.num_rows} for r in report.ledger if r.outcome == "quarantined")
+    report.quarantine_examples = {}
+    for split in report.splits:
+        info = infos[split]
+        mine = [run.sources for run in info.runs if run.run == report.run]
+        report.sources = mine[-1] if mine else report.sources
+        report.splits[split] = SplitOfReport.of(info, report.splits[split].drawn)
+    return report
+
+
+def _ledger(ledger: Iterable[LedgerRow], gone: Iterable[Gone]) -> list[LedgerRow]:
+    """The last run's ledger with the outcome "taken_down"; other runs have no ledger."""
+    rows = {(row.source, row.outcome, row.reason): row.dump() for row in ledger}
+    for sample in gone:
+        key = (sample.source, sample.outcome, sample.reason)
+        if not rows.get(key, {}).get("num_rows"):
+            continue  # of an earlier run, whose counts are in the manifest
+        row = rows[key]
+        zeros = {name: 0 for name, value in row.items() if isinstance(value, int)}
+        empty = row | zeros | {"outcome": TAKEN_DOWN, "reason": ""}
+        to = rows.setdefault((sample.source, TAKEN_DOWN, ""), empty)
+        for name, count in (("num_rows", 1), ("num_tokens", sample.num_tokens), ("num_images", sample.num_images)):
+            row[name] -= min(count, row[name])
+            to[name] += count
+    return [LedgerRow.model_validate(rows[key]) for key in sorted(rows) if rows[key]["num_rows"]]

@@ -1,31 +1,28 @@
-"""The proof of a takedown: no image of the new revision is one of those that go.
+"""The proof of a takedown: the new revision has none of the images that go.
 
-Every image of every file is read and compared by its hash. Where some are shown still, the samples that show them are
-gathered, all of them: taking one of these down takes down its images too, and who shows *those* is in the way next. So
-the dataset is read again until no sample is added, twice as a rule, on the way to an error alone. Rejected: remembering
-every sample's hashes in the first reading, which costs memory in every takedown for the few that fail.
+Every image of every file is read and compared by its hash. When some are still shown, all samples that show them are
+gathered: taking one of these down takes down its images too, and then other samples that show *those* are in the way.
+So the dataset is read again until no sample is added, twice as a rule, and only on the way to an error. Rejected: to
+remember every sample's hashes in the first reading, which costs memory in every takedown for the few that fail.
 """
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-from fsspec.implementations.local import LocalFileSystem
+from jobs.published.remainder import NewRevision
 
-from jobs.output.finished_shard import from_ipc
-from jobs.published.dataset import Packed
-from jobs.published.remainder import Remainder
+__all__ = ["NUM_SHOWN", "SharedImagesError", "TakedownError", "Wanted", "prove", "some_of"]
 
 NUM_SHOWN = 20  # ids in a message
 
 
 class TakedownError(ValueError):
-    """A takedown that cannot be done as asked; the message names what stands against it. Nothing was published."""
+    """A takedown that cannot be done as asked; the message says why. Nothing was published."""
 
 
 class SharedImagesError(TakedownError):
-    """Samples that stay show images that go. `ids`: of all that must be named too, sorted."""
+    """Samples that stay show images that go. `ids`: those of all samples that must go too, sorted."""
 
     def __init__(self, found: Mapping[tuple[int, str], str]):
         self.ids = sorted({i for i, _ in found})
@@ -60,16 +57,16 @@ def some_of(ids: Sequence[int]) -> str:
     return ", ".join(map(str, ids[:NUM_SHOWN])) + more
 
 
-def prove(packed: Packed, splits: Mapping[str, Remainder], wanted: Wanted, hashes: set[bytes], folder: Path) -> int:
-    """Read every image and id of the new revision, whose written files lie in `folder`; how many images.
+def prove(new: NewRevision, wanted: Wanted, hashes: set[bytes]) -> int:
+    """Read every image and id of the new revision; the number of images.
 
-    `hashes`: SHA-256 of the images that go. Raises SharedImagesError when some are shown still.
+    `hashes`: SHA-256 of the images that go. Raises SharedImagesError when the new revision shows one of them.
     """
     found: dict[tuple[int, str], str] = {}
-    hashes, num_before = set(hashes), -1
+    hashes, num_images, num_before = set(hashes), 0, -1
     while num_before < len(found):
         num_before, num_images = len(found), 0
-        for file, sample, digests in _samples(packed, splits, folder):
+        for file, sample, digests in _samples(new):
             assert not wanted.takes(*sample), f"{file}: sample {sample[0]} is still there"
             num_images += len(digests)
             if not hashes.isdisjoint(digests):
@@ -80,23 +77,11 @@ def prove(packed: Packed, splits: Mapping[str, Remainder], wanted: Wanted, hashe
     return num_images
 
 
-def _samples(
-    packed: Packed, splits: Mapping[str, Remainder], folder: Path
-) -> Iterator[tuple[str, tuple[int, str], list[bytes]]]:
+def _samples(new: NewRevision) -> Iterator[tuple[str, tuple[int, str], list[bytes]]]:
     """File, (id, source) and the hashes of its images, of every sample of the new revision."""
-    local = Packed("the new revision", None, LocalFileSystem(), str(folder))
-    for part in splits.values():
-        for row in part.manifest.row_groups.to_pylist():
-            if row["file"] not in part.files:
-                yield from _of_row_group(packed.row_group, row["file"], row["row_group"])
-        for row in part.rows:
-            for index in range(from_ipc(row["row_groups"]).num_rows):
-                yield from _of_row_group(local.row_group, row["path"], index)
-
-
-def _of_row_group(read: Callable, file: str, index: int) -> Iterator[tuple[str, tuple[int, str], list[bytes]]]:
     columns = ["images", "sample_ids", "sample_sources", "sample_num_images"]
-    for pack in read(file, index, columns).to_pylist():
-        images = iter(pack["images"])
-        for i, source, count in zip(pack["sample_ids"], pack["sample_sources"], pack["sample_num_images"], strict=True):
-            yield file, (i, source), [hashlib.sha256(next(images)["bytes"]).digest() for _ in range(count)]
+    for row in (row for part in new.splits.values() for row in part.row_groups.to_pylist()):
+        for pack in new.row_group(row["file"], row["row_group"], columns).to_pylist():
+            images, samples = iter(pack["images"]), (pack[name] for name in columns[1:])
+            for i, source, count in zip(*samples, strict=True):
+                yield row["file"], (i, source), [hashlib.sha256(next(images)["bytes"]).digest() for _ in range(count)]

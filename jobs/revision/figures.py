@@ -1,25 +1,24 @@
-"""What a run did: its ledger (`jobs.shards.ledger`) and the figures of its quality, as text and as a page.
-
-    python -m jobs.report user/packed --tokens-per-second 25000
-
-rebuilds the published `report.html` from `report.json`, the manifests and the few packs that it draws.
-"""
+"""The figures of a run: totals and quality of its packs, what was moved and reused, and their forms as text."""
 
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from packing_udfs import metrics
 from packing_udfs.published import straggler
+from packing_udfs.published.shape import Report
+
+__all__ = ["as_markdown", "as_text", "quality", "reuse", "totals", "transfer"]
 
 _OUTCOMES = ("rows", "copies", "packed", "quarantined", "duplicates", "not_sampled")
 
 
-def quality(sums: dict[str, int], row_groups: pa.Table, seq_len: int) -> dict[str, float]:
+def quality(sums: Mapping[str, Any], row_groups: pa.Table, seq_len: int) -> dict[str, float]:
     """The figures of a packed split: fill, distance from the bound, naive padding's waste, and balance over 8 ranks."""
     return metrics.summarise(sums, seq_len) | {
         "straggler_8": round(straggler.straggler(row_groups, 8), 6),
@@ -38,15 +37,15 @@ def totals(row_groups: pa.Table) -> dict[str, int]:
         "num_row_groups": row_groups.num_rows,
         "num_packs": sum(row_groups["num_rows"].to_pylist()),
         **{name: sum(row_groups[name].to_pylist()) for name in names},
-        "vision_cost": pc.sum(pc.list_flatten(row_groups["vision_cost"])).as_py() or 0,
+        "vision_cost": int(row_groups["vision_cost"].combine_chunks().flatten().to_numpy().sum(dtype=np.int64)),
     }
 
 
-def transfer(shards: Iterable[dict]) -> dict:
-    """Bytes of images read, of files written and of these uploaded, by rows of `results.RESULT`; for the caller.
+def transfer(shards: Iterable[dict]) -> dict[str, Any]:
+    """Bytes of images read, of files written and of these uploaded, from the rows of finished shards.
 
-    Never for a published file: what Xet takes for new depends on what the worker's cache knows. Uploaded bytes and the
-    share that was deduplicated are None where nothing went through Xet.
+    They are never published: what is new to Xet depends on the worker's cache. Uploaded bytes and the share that was
+    deduplicated are None where nothing went through Xet.
     """
     rows = [row for row in shards if row["num_bytes"]]
     known = [row for row in rows if row["num_bytes_uploaded"] is not None]
@@ -59,11 +58,11 @@ def transfer(shards: Iterable[dict]) -> dict:
     }
 
 
-def reuse(shards: Iterable[dict], why_afresh: Mapping[str, str]) -> dict:
+def reuse(shards: Iterable[dict], why_afresh: Mapping[str, str]) -> dict[str, Any]:
     """What became of the packs of the last version: counts, and why some files were packed afresh.
 
-    `why_afresh`: of splits that had a last version of another kind. Beside the published report, which is the same
-    whether a version was reached in one step or in two.
+    `why_afresh`: split → reason, of splits whose last version was of another kind. It is never published: a version
+    has one report, whether it was reached in one step or in two.
     """
     found = [json.loads(row["reuse"]) for row in shards]
     counts = metrics.add({name: n for name, n in one.items() if name != "why"} for one in found)
@@ -71,24 +70,19 @@ def reuse(shards: Iterable[dict], why_afresh: Mapping[str, str]) -> dict:
     return {**counts, "why_afresh": {**why_afresh, **{f"{n} files": why for why, n in sorted(whys.items())}}}
 
 
-def as_json(report: dict) -> bytes:
-    """The published form: sorted keys, no clock, so that equal runs give equal bytes."""
-    return json.dumps(report, indent=1, sort_keys=True, ensure_ascii=False).encode() + b"\n"
-
-
-def as_markdown(report: dict, pictures: Sequence[str] = ()) -> str:
+def as_markdown(report: Report, pictures: Sequence[str] = ()) -> str:
     """The summary on the dataset card. `pictures`: paths in the repository of those to show."""
-    lines = ["## Packed for training", ""]
-    lines += [
-        f"Samples of up to {report['config']['pack']['seq_len']:,} tokens in packs without padding, made by "
-        "packing-udfs and read with "
-        f'`PackedDataset("{report["config"]["output"]["repo"]}")`.',
+    lines = [
+        "## Packed for training",
+        "",
+        f"Samples of up to {report.config['pack']['seq_len']:,} tokens in packs without padding, made by packing-udfs "
+        f'and read with `PackedDataset("{report.config["output"]["repo"]}")`.',
         "",
         "| split | packs | samples | tokens | images | fill | packs over bound | straggler, 8 ranks |",
         "|---|---:|---:|---:|---:|---:|---:|---:|",
     ]
-    for split, part in report["splits"].items():
-        total, figures = part["totals"], part["quality"]
+    for split, part in report.splits.items():
+        total, figures = part.totals, part.quality
         lines.append(
             f"| {split} | {total['num_packs']:,} | {total['num_samples']:,} | {total['num_tokens']:,} "
             f"| {total['num_images']:,} | {figures['fill']:.2%} | {figures['over_bound']:.2%} "
@@ -96,14 +90,11 @@ def as_markdown(report: dict, pictures: Sequence[str] = ()) -> str:
         )
     lines += ["", "| source | commit | rows | copies | packed | quarantined | duplicates | not sampled |"]
     lines += ["|---|---|---:|---:|---:|---:|---:|---:|"]
-    for source in report["sources"]:
-        lines.append(
-            f"| {source['name']} | `{source['commit'][:12]}` | {source['num_rows']:,} | {source['num_copies']:,} "
-            f"| {source['num_packed']:,} | {source['num_quarantined']:,} | {source['num_duplicates']:,} "
-            f"| {source['num_not_sampled']:,} |"
-        )
-    if report["quarantine"]:
-        reasons = ", ".join(f"{reason} {count:,}" for reason, count in sorted(report["quarantine"].items()))
+    for source in report.sources:
+        counts = " | ".join(f"{getattr(source, f'num_{name}'):,}" for name in _OUTCOMES)
+        lines.append(f"| {source.name} | `{source.commit[:12]}` | {counts} |")
+    if report.quarantine:
+        reasons = ", ".join(f"{reason} {count:,}" for reason, count in sorted(report.quarantine.items()))
         lines += ["", f"Quarantined rows are in the configuration `quarantine`, each with its reason: {reasons}."]
     lines += [f"\n![{Path(path).stem}]({path})" for path in pictures]
     lines += ["", "`report.html` has all figures and draws some packs: download it and open it in a browser."]
@@ -114,36 +105,38 @@ def _more(count: int, what: str) -> str:
     return f" + {count:,} {what}" if count else ""
 
 
-def as_text(report: dict) -> str:
-    """The result that a run prints."""
-    total = {name: sum(source[f"num_{name}"] for source in report["sources"]) for name in _OUTCOMES}
-    lines = [f"samples      {total['rows']:,} in{_more(total['copies'], 'copies')} = {total['packed']:,} packed "
-             f"+ {total['quarantined']:,} quarantined + {total['duplicates']:,} duplicates"
-             f"{_more(total['not_sampled'], 'not sampled')}"]  # fmt: skip
-    lines += [f"  quarantine {count:,} {reason}" for reason, count in sorted(report["quarantine"].items())]
-    for split, part in report["splits"].items():
-        total, figures = part["totals"], part["quality"]
+def as_text(result: Mapping[str, Any]) -> str:
+    """The text that a run prints. `result`: what `jobs.pack.run` returns, or the values of a report."""
+    report = Report.model_validate(result)
+    total = {name: sum(getattr(source, f"num_{name}") for source in report.sources) for name in _OUTCOMES}
+    lines = [
+        f"samples      {total['rows']:,} in{_more(total['copies'], 'copies')} = {total['packed']:,} packed "
+        f"+ {total['quarantined']:,} quarantined + {total['duplicates']:,} duplicates"
+        f"{_more(total['not_sampled'], 'not sampled')}",
+        *(f"  quarantine {count:,} {reason}" for reason, count in sorted(report.quarantine.items())),
+    ]
+    for split, part in report.splits.items():
+        total, figures = part.totals, part.quality
         lines += [
             f"{split}",
-            f"  packs      {total['num_packs']:,} of {report['config']['pack']['seq_len']:,} tokens, "
-            f"bound {part['sums']['bound']:,} (+{figures['over_bound']:.2%})",
+            f"  packs      {total['num_packs']:,} of {report.config['pack']['seq_len']:,} tokens, "
+            f"bound {part.sums.bound:,} (+{figures['over_bound']:.2%})",
             f"  fill       {figures['fill']:.2%}; padding each batch of {metrics.NAIVE_BATCH} samples to its longest "
             f"would waste {figures['naive_waste']:.1%}",
             f"  straggler  {figures['straggler_8']:.3f} (vision cost, max over 8 ranks / mean)",
             f"  files      {total['num_files']:,}, {total['num_bytes']:,} bytes",
         ]
-    return "\n".join(lines + _transferred(report))
+    return "\n".join(lines + _transferred(result.get("transfer"), result.get("reuse", {})))
 
 
-def _transferred(report: dict) -> list[str]:
-    """Lines on what was moved and reused, where the report has them."""
-    lines, moved, reused = [], report.get("transfer"), dict(report.get("reuse", {}))
+def _transferred(moved: Mapping[str, Any] | None, reused: Mapping[str, Any]) -> list[str]:
+    """Lines on what was moved and reused, where that is known."""
+    lines = []
     if moved:
         sent = moved["num_bytes_uploaded"]
         share = "" if sent is None else f", {sent:,} uploaded ({moved['share_deduplicated']:.1%} deduplicated)"
         lines.append(f"bytes        {moved['num_bytes_read']:,} read, {moved['num_bytes_written']:,} written{share}")
-    why = reused.pop("why_afresh", {})
-    if reused:
+    if reused.keys() - {"why_afresh"}:
         counts = (f"{reused.get(f'num_packs_{name}', 0):,} {name}" for name in ("kept", "moved", "changed", "new"))
         lines.append(f"reuse        packs: {', '.join(counts)}")
-    return lines + [f"  afresh     {where}: {reason}" for where, reason in why.items()]
+    return lines + [f"  afresh     {where}: {why}" for where, why in reused.get("why_afresh", {}).items()]

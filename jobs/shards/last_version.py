@@ -14,12 +14,13 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from jobs.output.interface import Head, Output, at
+from jobs.output.interface import Head, Output
 from jobs.shards.plan import ShardPlan, splits_of
 from packing_udfs import contract
 from packing_udfs.config import Config
 from packing_udfs.contract import REPORT
 from packing_udfs.encode.processor import ProcessorFiles
+from packing_udfs.published.shape import ManifestInfo, faults_of
 from packing_udfs.shard.keep_packs import Previous
 from packing_udfs.shard.last_version import read_previous
 from packing_udfs.storage.byte_source import Source, Stop
@@ -126,17 +127,20 @@ def why_not(info: Mapping, config: Config, num_shards: int, processor: Processor
         return "output.reuse is off"
     if info["contract"] != contract.VERSION:
         return f"it is of contract version {info['contract']}"
-    if at(info, "processor", "fingerprint") != processor.fingerprint:
+    for field, message in faults_of(ManifestInfo, info):
+        return f"{contract.MANIFEST_JSON.format(split=info.get('split'))}: {field}: {message}"
+    found = ManifestInfo.model_validate(info)
+    if found.processor.fingerprint != processor.fingerprint:
         return "the processor is another"
-    if len(info["runs"]) > 1:
+    if len(found.runs) > 1:
         return "files were appended to it"
-    if info.get("num_shards") != num_shards:
-        return f"it had {info.get('num_shards')!r} shards, not {num_shards}"
-    now = config.model_dump(mode="json")
+    if found.num_shards != num_shards:
+        return f"it had {found.num_shards} shards, not {num_shards}"
+    before, now = found.runs[-1].config.dump(), config.model_dump(mode="json")
     fields = [("pack", name) for name in now["pack"]] + [("images", name) for name in now["images"]]
     fields += [("shards", "num_packs_per_row_group"), ("shards", "seed")]
     for section, name in fields:
-        old, new = at(info, "runs", -1, "config", section, name), now[section][name]
+        old, new = before[section].get(name), now[section][name]
         if old != new:
             return f"{section}.{name} was {old}, not {new}"
     return ""

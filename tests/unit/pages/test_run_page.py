@@ -81,7 +81,7 @@ def test_packed_before_there_were_histograms(folder, published):
     before = json.loads((published / "report.json").read_text("utf-8"))
     for split in ("train", "validation"):
         want = before["splits"][split]["sums"]["histograms"] | {"sample_vision": {}}
-        assert again["splits"][split]["sums"]["histograms"] == want
+        assert again.splits[split].sums.histograms == want
         assert len(drawn[split]) > 1
     assert "Quarantine" in rebuild(folder)
 
@@ -171,7 +171,7 @@ def test_images_without_room_are_counted(published):
 
 def test_a_name_is_not_html(published):
     found, manifests, drawn = rebuild_report.rebuild(open_packed(str(published)))
-    found["sources"][0]["repo"] = "<script>alert(1)</script>"
+    found.sources[0].repo = "<script>alert(1)</script>"
     text = run.page(found, manifests, drawn)
     assert "&lt;script&gt;alert(1)" in text
     assert "<script" not in text

@@ -4,7 +4,6 @@ import hashlib
 import json
 from collections import Counter
 from pathlib import Path
-from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
@@ -15,7 +14,7 @@ from jobs.output.folder import Folder
 from jobs.published import take_out, takedown_proof
 from jobs.published.check_dataset import validate
 from jobs.published.dataset import Packed, open_packed
-from jobs.published.remainder import Remainder, _runs
+from jobs.published.remainder import Gone, NewRevision, Remainder, RewrittenFile, _runs
 from jobs.published.takedown_proof import prove
 from packing_udfs.manifest import Manifest
 from tests.unit.demo_samples import DEMO, demo_rows
@@ -102,7 +101,7 @@ def test_a_source_goes_whole(published):
     sources = sorted({sample[1] for sample in published})
     done = take_out.take_down(REPO, takedown_proof.Wanted(source=sources[0]), processor=PROCESSOR)
     packed = open_packed(REPO)
-    assert done["num_samples"] >= 50
+    assert done.num_samples >= 50
     assert {sample[1] for sample in samples(packed)} == set(sources[1:])
     for path in packed.paths:
         if path.startswith("quarantine/"):
@@ -152,9 +151,10 @@ class Held:
 
     def prove(self, gone: str) -> int:
         rows = pa.table({"file": ["data/0.parquet"], "row_group": [0]})
-        split = SimpleNamespace(manifest=SimpleNamespace(row_groups=rows), files=set(), rows=[])
+        split = Remainder(manifest=Manifest({}, rows, ""))
         hashes = {hashlib.sha256(one.encode()).digest() for one in gone}
-        return prove(self, {"train": split}, takedown_proof.Wanted(frozenset([99])), hashes, Path("/nowhere"))
+        new = NewRevision(self, {"train": split}, Path("/nowhere"))
+        return prove(new, takedown_proof.Wanted(frozenset([99])), hashes)
 
 
 def test_all_that_share_an_image_are_named_at_once():
@@ -254,25 +254,29 @@ def test_samples_of_a_run_before_the_last_go(tmp_path, split):
     assert (told["ledger"], told["sources"]) == (told_before["ledger"], told_before["sources"])
 
 
-def test_each_run_loses_what_is_left_of_it_from_the_last_on():
+def test_each_run_loses_what_is_left_of_it_from_the_last_on(published):
     """Of source s run A packed 4 and B 2; B wrote two splits. 3 go from one of them, 1 from the other."""
 
-    def split(names: str, num_taken: int) -> Remainder:
-        sources = {"A": [{"name": "s", "num_packed": 4, "num_quarantined": 1}]}
-        sources["B"] = [{"name": "r", "num_packed": 5, "num_quarantined": 0}]
-        sources["B"] += [{"name": "s", "num_packed": 2, "num_quarantined": 1, "num_taken_down": 1}]
-        info = {"runs": [{"run": name, "sources": sources[name]} for name in names]}
-        part = Remainder(Manifest(info, None, ""))
-        part.taken += [SimpleNamespace(source="s")] * num_taken
-        part.set_aside += [{"source": "s"}] * (num_taken // 2)
-        return part
+    def source(name: str, num_packed: int, num_quarantined: int, **counts: int) -> dict:
+        counts |= {"num_rows": 9, "num_copies": 0, "num_packed": num_packed, "num_quarantined": num_quarantined}
+        return {"name": name, "commit": "c"} | counts
 
-    runs = _runs({"train": split("AB", 3), "validation": split("B", 1)})
-    last = [{"name": "r", "num_packed": 5, "num_quarantined": 0}]
-    last += [{"name": "s", "num_packed": 0, "num_quarantined": 0, "num_taken_down": 4}]
-    assert runs["validation"] == [{"run": "B", "sources": last}]
-    first = [{"name": "s", "num_packed": 3, "num_quarantined": 1, "num_taken_down": 1}]
-    assert runs["train"] == [{"run": "A", "sources": first}, {"run": "B", "sources": last}]
+    def split(info: dict, names: str, num_taken: int) -> Remainder:
+        sources = {"A": [source("s", 4, 1)], "B": [source("r", 5, 0), source("s", 2, 1, num_taken_down=1)]}
+        runs = [{**info["runs"][0], "run": name, "sources": sources[name]} for name in names]
+        taken = [Gone(i, "s", 1, 0) for i in range(num_taken)]
+        return Remainder(
+            manifest=Manifest(info | {"runs": runs}, None, ""),
+            files=[RewrittenFile(path="", gone=taken, before={})],
+            set_aside=[Gone(i, "s", 1, 0, "too_long") for i in range(num_taken // 2)],
+        )
+
+    info = open_packed(REPO).manifest("train").info
+    runs = _runs({"train": split(info, "AB", 3), "validation": split(info, "B", 1)})
+    found = {name: [(run.run, [s.dump() for s in run.sources]) for run in of_split] for name, of_split in runs.items()}
+    last = [source("r", 5, 0), source("s", 0, 0, num_taken_down=4)]
+    assert found["validation"] == [("B", last)]
+    assert found["train"] == [("A", [source("s", 3, 1, num_taken_down=1)]), ("B", last)]
 
 
 def test_what_is_quarantined_is_remembered_and_goes_once(tmp_path, capsys):

@@ -1,6 +1,7 @@
 """The dataset card: what `datasets` reads from it, and that nothing of an existing one is lost."""
 
 import json
+from dataclasses import replace
 from importlib.resources import files
 
 import pyarrow as pa
@@ -17,10 +18,8 @@ from packing_udfs import contract
 from packing_udfs.parquet.write import write_shard
 from tests.unit.made_packs import packs_table
 
-MANIFESTS = {
-    "train": {"totals": {"num_bytes": 1000, "num_packs": 900}},
-    "validation": {"totals": {"num_bytes": 50, "num_packs": 100}},
-}
+TRAIN = card.Split(name="train", num_bytes=1000, num_packs=900)
+VALIDATION = card.Split(name="validation", num_bytes=50, num_packs=100)
 SUMMARY = "## Packed\n\nA \\1 summary with \\ and $."
 
 EXISTING = """---
@@ -56,8 +55,9 @@ More words below a line.
 """
 
 
-def render(existing: str = "", licenses=(), quarantine=(), manifests=MANIFESTS, summary=SUMMARY) -> str:
-    return card.render(existing, manifests, list(licenses), summary, list(quarantine))
+def render(existing: str = "", licenses=(), quarantine=(), splits=(TRAIN, VALIDATION), summary=SUMMARY) -> str:
+    splits = [replace(split, has_quarantine=split.name in quarantine) for split in splits]
+    return card.render(existing, splits, list(licenses), summary)
 
 
 def front(text: str) -> dict:
@@ -220,7 +220,7 @@ def test_windows_line_ends_become_one_kind():
 
 def test_a_split_that_is_gone_is_gone():
     both = render(quarantine=["train", "validation"])
-    one = front(render(both, manifests={"train": MANIFESTS["train"]}))
+    one = front(render(both, splits=[TRAIN]))
     assert [config["config_name"] for config in one["configs"]] == ["packed"]
     assert [split["name"] for split in one["dataset_info"][0]["splits"]] == ["train"]
 
@@ -252,9 +252,10 @@ def test_datasets_loads_what_the_card_names(tmp_path):
         write_shard(str(tmp_path / path), path, [packs_table(*packs)])
     (tmp_path / "other").mkdir()
     pq.write_table(pa.table({"x": [1]}), tmp_path / "other" / "a.parquet")
-    totals = {"num_bytes": sum(p.stat().st_size for p in tmp_path.rglob("data/**/*.parquet")), "num_packs": 5}
+    num_bytes = sum(path.stat().st_size for path in tmp_path.rglob("data/**/*.parquet"))
+    train = card.Split(name="train", num_bytes=num_bytes, num_packs=5)
     existing = "---\nconfigs:\n- config_name: other\n  data_files: other/*.parquet\n---\n"
-    (tmp_path / "README.md").write_text(render(existing, manifests={"train": {"totals": totals}}))
+    (tmp_path / "README.md").write_text(render(existing, splits=[train]))
     loaded = load_dataset(str(tmp_path), cache_dir=str(tmp_path / "cache"))  # the default is `packed`
     assert loaded["train"].features["images"] == List(Image())
     assert loaded["train"].num_rows == 5

@@ -12,7 +12,9 @@ from jobs.revision import figures as figures_module
 from jobs.shards.ledger import Ledger, LedgerError, QualityError, check_packed, examples
 from packing_udfs import contract
 from packing_udfs.contract import QUARANTINE_SCHEMA
+from packing_udfs.manifest import as_json
 from packing_udfs.parquet.write import write_shard
+from packing_udfs.published.shape import Report
 from packing_udfs.shard.outcomes import LEDGER_SCHEMA
 from tests.unit.made_packs import packs_table
 
@@ -203,28 +205,41 @@ def a_report() -> dict:
     counts = {"num_rows": 1234, "num_copies": 0, "num_packed": 1200, "num_quarantined": 30, "num_duplicates": 4}
     totals = {"num_packs": 600, "num_samples": 1200, "num_tokens": 2_400_000, "num_images": 900}
     quality = {"fill": 0.9876, "over_bound": 0.0123, "naive_waste": 0.5, "straggler_8": 1.0349}
+    sums = {"num_samples": 1200, "num_packs": 600, "num_tokens": 2_400_000, "vision_cost": 900, "attention_cost": 9}
     return {
+        "run": "f" * 64,
         "config": {"pack": {"seq_len": 4096}, "output": {"repo": "user/packed"}},
         "sources": [{"name": "charts", "commit": "abcdef0123456789", **counts, "num_not_sampled": 0}],
+        "ledger": [],
         "quarantine": {"too_long": 10, "ratings": 20},
         "splits": {
             "train": {
                 "totals": totals | {"num_files": 4, "num_bytes": 5_000_000},
                 "quality": quality,
-                "sums": {"bound": 593},
+                "sums": sums | {"bound": 593, "naive_tokens": 4_800_000},
             }
         },
     }
 
 
+def markdown(pictures=(), **fields) -> str:
+    return figures_module.as_markdown(Report.model_validate(a_report() | fields), pictures)
+
+
 def test_json_has_sorted_keys_and_no_clock():
-    text = figures_module.as_json({"b": "é", "a": 1})
+    text = as_json({"b": "é", "a": 1})
     assert text.decode() == '{\n "a": 1,\n "b": "é"\n}\n'
-    assert json.loads(figures_module.as_json(a_report())) == a_report()
+    assert json.loads(as_json(a_report())) == a_report()
+
+
+def test_a_report_is_written_as_it_was_read():
+    more = {"field_of_another_release": [{"x": 1.5}], "versions": {"pyarrow": "1"}}
+    assert Report.model_validate(a_report()).dump() == a_report()
+    assert Report.model_validate(a_report() | more).dump() == a_report() | more
 
 
 def test_markdown_has_a_line_for_each_split_and_source():
-    lines = figures_module.as_markdown(a_report()).splitlines()
+    lines = markdown().splitlines()
     assert "| train | 600 | 1,200 | 2,400,000 | 900 | 98.76% | 1.23% | 1.035 |" in lines
     (source,) = [line for line in lines if line.startswith("| charts")]
     cells = [cell.strip() for cell in source.split("|")]
@@ -238,7 +253,7 @@ def test_markdown_has_a_line_for_each_split_and_source():
 def test_markdown_tables_are_even():
     """Each row of a table has as many cells as its header."""
     widths: list[set[int]] = [set()]
-    for line in figures_module.as_markdown(a_report()).splitlines():
+    for line in markdown().splitlines():
         if line.startswith("|"):
             widths[-1].add(line.count("|"))
         elif widths[-1]:
@@ -247,13 +262,13 @@ def test_markdown_tables_are_even():
 
 
 def test_markdown_says_nothing_of_an_empty_quarantine():
-    assert "Quarantined" not in figures_module.as_markdown(a_report() | {"quarantine": {}})
+    assert "Quarantined" not in markdown(quarantine={})
 
 
 def test_markdown_shows_the_pictures_that_there_are():
-    text = figures_module.as_markdown(a_report(), ["report/histograms.png", "report/packs.png"])
+    text = markdown(["report/histograms.png", "report/packs.png"])
     assert "\n\n![histograms](report/histograms.png)\n\n![packs](report/packs.png)\n\n" in text
-    assert "![" not in figures_module.as_markdown(a_report())
+    assert "![" not in markdown()
 
 
 def test_examples_are_the_first_of_each_reason():

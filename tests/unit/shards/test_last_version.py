@@ -176,13 +176,19 @@ DAMAGES = {
     "row groups garbage": (lambda f: put_row_groups(f, b"xx"), "its Parquet file cannot be read"),
     "report unnamed": (lambda f: put(f, "report.json", None), "report.json is not there"),
     "report deleted": (lambda f: file_of(f, "report.json").unlink(), "No such file or directory"),
-    "config gone": (lambda f: edit_run(f, lambda run: run.pop("config")), "pack.seq_len was None, not"),
-    "pack gone": (lambda f: edit_run(f, lambda run: run["config"].pop("pack")), "pack.seq_len was None, not"),
-    "pack null": (lambda f: edit_run(f, lambda run: run["config"].update(pack=None)), "pack.seq_len was None, not"),
-    "processor null": (lambda f: edit(f, processor=None), "the processor is another"),
-    "processor gone": (lambda f: edit(f, processor="gone"), "the processor is another"),
-    "num_shards gone": (lambda f: edit(f, num_shards="gone"), "it had None shards, not 1"),
-    "num_shards text": (lambda f: edit(f, num_shards="1"), "it had '1' shards, not 1"),
+    "config gone": (
+        lambda f: edit_run(f, lambda run: run.pop("config")),
+        "manifest/train.json: runs.0.config: missing",
+    ),
+    "pack gone": (lambda f: edit_run(f, lambda run: run["config"].pop("pack")), "runs.0.config.pack: missing"),
+    "pack null": (
+        lambda f: edit_run(f, lambda run: run["config"].update(pack=None)),
+        "runs.0.config.pack: Input should",
+    ),
+    "processor null": (lambda f: edit(f, processor=None), "processor: Input should be"),
+    "processor gone": (lambda f: edit(f, processor="gone"), "processor: missing"),
+    "num_shards gone": (lambda f: edit(f, num_shards="gone"), "num_shards: missing"),
+    "num_shards text": (lambda f: edit(f, num_shards="1"), "num_shards: Input should be a valid integer, it is '1'"),
 }
 
 
@@ -213,13 +219,13 @@ def test_one_that_is_out_of_reach_is_an_error(folder, monkeypatch):
         (lambda f: put(f, ROW_GROUPS, None), "manifest/train.parquet is not there; repair it or overwrite"),
         (lambda f: file_of(f, ROW_GROUPS).unlink(), "No such file or directory"),
         (lambda f: put_row_groups(f, b"xx"), "its Parquet file cannot be read"),
-        (DAMAGES["no column"][0], "its manifest has no vision_cost; repair it or overwrite"),
-        (lambda f: edit(f, sums="gone"), "its manifest has no sums"),
+        (DAMAGES["no column"][0], "it has no vision_cost; .*repair it or overwrite"),
+        (lambda f: edit(f, sums="gone"), "manifest/train.json: sums: missing; .*repair it or overwrite"),
         (lambda f: edit(f, seq_len="gone"), "its seq_len is None"),
-        (lambda f: edit(f, processor=None), "it was packed with None of another content"),
+        (lambda f: edit(f, processor=None), "manifest/train.json: processor: Input should be"),
         (
             lambda f: edit_run(f, lambda run: run.pop("config")),
-            "cannot be appended to train, which was packed with None",
+            "cannot append to train: manifest/train.json: runs.0.config: missing",
         ),
     ],
 )
