@@ -78,12 +78,14 @@ def _feature(feature: dict[str, Any]) -> dict[str, Any]:
 def render(existing: str, splits: Sequence[Split], licenses: Iterable[str], summary: str) -> str:
     """The card's text. Raises OutputError when the metadata of the `existing` README is no YAML mapping."""
     front, text, body = read_front_matter(existing)
+    license_fields = front_matter(licenses)
     ours = DatasetCardData(
+        license=license_fields.get("license"),
+        license_name=license_fields.get("license_name"),
         configs=_configs(front, splits),
         dataset_info=_infos(front, splits),
         size_categories=[size_category(sum(split.num_packs for split in splits))],
         tags=list(dict.fromkeys([*_listed(front.get("tags")), "packed", "image-text"])),
-        **front_matter(licenses),
     )
     header = _without(text, ours.to_dict().keys()) + ours.to_yaml(line_break="\n")
     return f"---\n{header}\n---\n{_with_summary(body, summary)}"

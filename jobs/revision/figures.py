@@ -18,7 +18,7 @@ __all__ = ["as_markdown", "as_text", "quality", "reuse", "totals", "transfer"]
 _OUTCOMES = ("rows", "copies", "packed", "quarantined", "duplicates", "not_sampled")
 
 
-def quality(sums: Mapping[str, Any], row_groups: pa.Table, seq_len: int) -> dict[str, float]:
+def quality(sums: dict[str, Any], row_groups: pa.Table, seq_len: int) -> dict[str, float]:
     """The figures of a packed split: fill, distance from the bound, naive padding's waste, and balance over 8 ranks."""
     return metrics.summarise(sums, seq_len) | {
         "straggler_8": round(straggler.straggler(row_groups, 8), 6),
