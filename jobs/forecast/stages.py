@@ -19,6 +19,7 @@ import pyarrow as pa
 from packing_udfs import knapsack, metrics
 from packing_udfs.config import INT32_LIMIT, Config
 from packing_udfs.encode.encoder import Encoder
+from packing_udfs.encode.family import Size
 from packing_udfs.knapsack import Budgets
 from packing_udfs.published import straggler as straggler_module
 from packing_udfs.shard import row_groups as row_groups_module
@@ -80,7 +81,7 @@ def flatten(packed: PackedShard, encoder: Encoder) -> Samples:
     costs = np.zeros(len(lengths), np.int64)
     for i in np.flatnonzero(num_images).tolist():
         of_sample = sizes[starts[i] : starts[i] + num_images[i]]
-        expanded = encoder.family.expand(tuple((size["height"], size["width"]) for size in of_sample))
+        expanded = encoder.family.expand(tuple(Size(**size) for size in of_sample))
         costs[i] = sum(image.vision_cost for image in expanded)
     assert costs.sum() == sum(table["vision_cost"].to_pylist())
     return Samples(

@@ -50,6 +50,7 @@ from jobs.published.takedown_proof import TakedownError, Wanted, prove
 from packing_udfs import contract
 from packing_udfs.config import parse
 from packing_udfs.encode.encoder import EncodedSample, Encoder
+from packing_udfs.encode.family import Size
 from packing_udfs.encode.processor import fetch_named
 from packing_udfs.manifest import Manifest
 from packing_udfs.parquet import write
@@ -233,7 +234,7 @@ def _units(table: pa.Table, encoder: Encoder) -> list[list[Unit]]:
             row["sample_lengths"], row["sample_num_images"], row["sample_ids"], row["sample_sources"], strict=True
         ):
             mine = slice(image, image + count)
-            sizes = [(size["height"], size["width"]) for size in row["image_sizes"][mine]]
+            sizes = [Size(**size) for size in row["image_sizes"][mine]]
             cost = sum(one.vision_cost for one in encoder.family.expand(tuple(sizes))) if sizes else 0
             tokens = np.asarray(row["image_num_tokens"][mine], np.int32)
             encoded = EncodedSample(

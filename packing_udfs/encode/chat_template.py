@@ -1,53 +1,56 @@
 """Conversations to text through a processor's chat template, with the spans that are trained.
 
-A template that marks the assistant's words with `{% generation %}` says itself what is trained. Most published ones
-do not. For those the conversation is rendered twice, the second time with a mark in place of each text of the
-assistant:
+A template with `{% generation %}` marks itself what the assistant says. Most published templates have no such mark.
+With those a conversation is rendered twice, the second time with a mark in place of each text of the assistant:
 
     <user>Hi<end>\\n<bot>Hello<end>\\n      ─▶  text = static[0] + said[0] + static[1]
     <user>Hi<end>\\n<bot>\\ue0020\\ue003<end>\\n  ─▶  static = ["<user>Hi<end>\\n<bot>", "<end>\\n"]
 
-Only when putting the texts back (whole, or trimmed as the template trims them) gives the first rendering to the last
-character are the spans taken; each reaches over the control token that must follow, the end of the turn. A sample
-where this fails is refused, and an `Encoder` refuses a template where it fails at all. The price is a second
-rendering. Rejected: rendering ever longer prefixes (templates treat the last turn apart), and searching the text for
-the answer (it may stand elsewhere as well).
+The spans are proved: putting the texts back in place of the marks, whole or trimmed, must give exactly the first
+rendering. Each span includes the control token that must follow, the end of the turn. A sample whose proof fails is
+refused, and so is a template whose proof always fails. The cost is a second rendering. Rejected: rendering longer and
+longer prefixes (templates treat the last turn differently), and searching the text for the answer (the same words may
+stand elsewhere).
 
-Control tokens that someone typed (`<image>`, `<|im_end|>`) are text. Before rendering each becomes a private mark
-"\\ue000<number>\\ue001"; `Controls` knows what it stands for.
+Control tokens that a person typed (`<image>`, `<|im_end|>`) are ordinary text. Before rendering, each becomes a private
+mark "\\ue000<number>\\ue001", which `Controls` knows.
 """
 
 import re
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
+from itertools import accumulate, count
+from typing import Any, NamedTuple
 
 import jinja2
 
+__all__ = ["MARK_START", "ChatTemplate", "Controls", "Rendered", "Span", "TemplateError"]
+
 Span = tuple[int, int]  # characters [start, end)
 
+MARK_START = "\ue000"
 _GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
-_PRIVATE = ("\ue000", "\ue001", "\ue002", "\ue003")
+_PRIVATE = (MARK_START, "\ue001", "\ue002", "\ue003")
 _SAID = re.compile("\ue002(\\d+)\ue003")
-_TRIMS: tuple[Callable[[str], str], ...] = (str, str.strip, str.lstrip, str.rstrip)
+_TRIMS = (str, str.strip, str.lstrip, str.rstrip)
 
 
 class TemplateError(ValueError):
-    """A conversation that the chat template refuses, or whose trained spans cannot be proved."""
+    """The chat template refuses a conversation, or the trained spans of it cannot be proved."""
 
 
 class Controls:
-    """Control tokens in text that people wrote, swapped for marks which no template or tokenizer takes for control."""
+    """Replaces control tokens in text that people wrote by marks that no template or tokenizer takes for control."""
 
     def __init__(self, added_tokens: Sequence[str]):
-        """`added_tokens`: contents of the tokenizer's added tokens; those of whitespace alone are ordinary text."""
+        """`added_tokens`: the tokenizer's added tokens. Those of whitespace alone are ordinary text."""
         self.texts = [*(text for text in added_tokens if not text.isspace()), *_PRIVATE]
-        self.marks = [f"\ue000{i}\ue001" for i in range(len(self.texts))]
+        self.marks = [f"{MARK_START}{i}\ue001" for i in range(len(self.texts))]
         self._mark_of = dict(zip(self.texts, self.marks, strict=True))
         longest_first = sorted(self.texts, key=lambda text: (-len(text), text))
         self.pattern = re.compile("|".join(map(re.escape, longest_first)))
 
-    def mark(self, value):
-        """`value` (str, or lists and dicts of them) with every control token in it marked."""
+    def mark(self, value: Any) -> Any:
+        """`value` with every control token in it marked. It may be a str, or lists and dicts of them."""
         if isinstance(value, str):
             return self.pattern.sub(lambda match: self._mark_of[match[0]], value)
         if isinstance(value, dict):
@@ -56,17 +59,17 @@ class Controls:
 
 
 class Rendered(NamedTuple):
-    """A conversation as text, marks in it, and the spans of it that are trained."""
+    """A conversation as text with marks, and its trained spans, disjoint and in order."""
 
     text: str
     spans: list[Span]
 
 
 class ChatTemplate:
-    """The chat template of a processor. Raises ValueError when it has none."""
+    """The chat template of a processor. Raises ValueError when the processor has none."""
 
     def __init__(self, processor, controls: Controls, train_on: str):
-        """`train_on`: "assistant" trains what the assistant says and its ends of turns, "all" everything."""
+        """`train_on`: "assistant" trains what the assistant says and its ends of turns, "all" trains everything."""
         if train_on not in ("assistant", "all"):
             raise ValueError(f"train_on: {train_on!r} is neither 'assistant' nor 'all'")
         template = processor.chat_template or getattr(processor.tokenizer, "chat_template", None)
@@ -74,86 +77,71 @@ class ChatTemplate:
             template = template.get("default")
         if not template:
             raise ValueError("processor: it has no chat template; add chat_template.jinja to its directory")
-        self.source = template
+        self.source: str = template
+        self.trains_all = train_on == "all"
+        self.marks_generation = not self.trains_all and _GENERATION.search(template) is not None
         self._special = processor.tokenizer.special_tokens_map
         self._controls = controls
-        self._trains_all = train_on == "all"
-        self.marks_generation = _GENERATION.search(template) is not None
 
     def render(self, messages: list[dict], tools: list[dict] | None = None) -> Rendered:
-        """Render one conversation. Raises TemplateError when the template refuses it or the spans are in doubt."""
+        """Render one conversation. Raises TemplateError when the template refuses it or the spans are not proved."""
         try:
             chat = [self._marked(message) for message in messages]
             tools = self._controls.mark(tools)
-            if self._trains_all:
-                text, _ = self._render(chat, tools, spans=False)
-                return Rendered(text, [(0, len(text))])
+            rendered = self._render(chat, tools)
+            if self.trains_all:
+                return Rendered(rendered.text, [(0, len(rendered.text))])
             if self.marks_generation:
-                return Rendered(*self._render(chat, tools, spans=True))
-            text, _ = self._render(chat, tools, spans=False)
+                return rendered
             hidden, said = _hide_said(chat)
-            probe, _ = self._render(hidden, tools, spans=False)
+            probe = self._render(hidden, tools).text
         except (jinja2.TemplateError, TypeError, KeyError, AttributeError) as error:
             raise TemplateError(f"{type(error).__name__}: {error}") from error
-        return Rendered(text, self._prove_spans(text, probe, said))
+        return Rendered(rendered.text, self._prove_spans(rendered.text, probe, said))
 
     def _marked(self, message: dict) -> dict:
-        """The message for the template: control tokens marked, images without bytes, nothing that is None."""
+        """The message for the template: control tokens marked, images without bytes, no value that is None."""
         content, mark = message["content"], self._controls.mark
-        if not isinstance(content, str):
+        if isinstance(content, str):
+            content = mark(content)
+        else:
             content = [
                 {"type": "text", "text": mark(part["text"] or "")} if part["type"] == "text" else {"type": part["type"]}
                 for part in content
             ]
-        others = {key: mark(message[key]) for key in message if key not in ("role", "content")}
-        others = {key: value for key, value in others.items() if value is not None}
-        return {
-            "role": mark(message["role"]),
-            "content": mark(content) if isinstance(content, str) else content,
-            **others,
+        others = {
+            key: mark(value) for key, value in message.items() if key not in ("role", "content") and value is not None
         }
+        return {"role": mark(message["role"]), "content": content, **others}
 
-    def _render(self, chat: list[dict], tools, *, spans: bool) -> tuple[str, list[Span]]:
+    def _render(self, chat: list[dict], tools: list | None) -> Rendered:
         # Not at the top: importing this module must not import transformers (`jobs.shards.worker_memory`).
         from transformers.utils.chat_template_utils import render_jinja_template
 
-        texts, indices = render_jinja_template(
+        made: Any = render_jinja_template(  # which says it returns a str, and returns texts and spans
             [chat],
             tools=tools,
             chat_template=self.source,
-            return_assistant_tokens_mask=spans,
+            return_assistant_tokens_mask=self.marks_generation,
             **self._special,
         )
-        return texts[0], [tuple(span) for span in indices[0]] if spans else []
+        (text,), spans = made
+        return Rendered(text, list(map(tuple, spans[0])) if self.marks_generation else [])
 
     def _prove_spans(self, text: str, probe: str, said: list[list[str]]) -> list[Span]:
-        """The spans of the assistant's turns in `text`; `probe` is the same with marks in their place.
+        """The spans of the assistant's turns in `text`. `probe` is the same with marks in their place.
 
         `said`: the texts of each of the assistant's messages, in order.
         """
-        flat = [part for parts in said for part in parts]
-        static = _SAID.split(probe)
-        if [int(number) for number in static[1::2]] != list(range(len(flat))):
-            raise TemplateError("the chat template leaves out, repeats or reorders what the assistant says")
-        static = static[::2]
-        for trim in _TRIMS:
-            spoken = [trim(part) for part in flat]
-            if "".join(map(str.__add__, static, [*spoken, ""])) == text:
-                break
-        else:
-            raise TemplateError(
-                "the chat template changes what the assistant says, so its words cannot be told from the rest; "
-                "put {% generation %} … {% endgeneration %} around them in the template"
-            )
-        starts, position = [], 0
-        for before, part in zip(static, [*spoken, ""], strict=True):
-            starts.append(position + len(before))
-            position = starts[-1] + len(part)
-        spans, last = [], -1
+        static, spoken = _split_at_said(text, probe, [part for parts in said for part in parts])
+        # The end of each piece in `text`: static[0], spoken[0], static[1], …
+        pieces = [piece for pair in zip(static, [*spoken, ""], strict=True) for piece in pair]
+        ends = list(accumulate(map(len, pieces)))
+        spans, first = [], 0
         for parts in said:
-            first, last = last + 1, last + len(parts)
-            end = starts[last] + len(spoken[last])
-            spans.append((starts[first], end + len(self._end_of_turn(static[last + 1]))))
+            last = first + len(parts) - 1
+            spans.append((ends[2 * first], ends[2 * last + 1] + len(self._end_of_turn(static[last + 1]))))
+            first = last + 1
         return spans
 
     def _end_of_turn(self, following: str) -> str:
@@ -166,32 +154,47 @@ class ChatTemplate:
         return match[0]
 
 
+def _split_at_said(text: str, probe: str, said: list[str]) -> tuple[list[str], list[str]]:
+    """What the template writes around the texts that the assistant says, and these texts as it writes them.
+
+    Raises TemplateError unless both together are `text`.
+    """
+    static = _SAID.split(probe)
+    if [int(number) for number in static[1::2]] != list(range(len(said))):
+        raise TemplateError("the chat template leaves out, repeats or reorders what the assistant says")
+    static = static[::2]
+    for trim in _TRIMS:
+        spoken = [trim(part) for part in said]
+        if "".join(map(str.__add__, static, [*spoken, ""])) == text:
+            return static, spoken
+    raise TemplateError(
+        "the chat template changes what the assistant says, so its words cannot be told from the rest; "
+        "put {% generation %} … {% endgeneration %} around them in the template"
+    )
+
+
 def _hide_said(chat: list[dict]) -> tuple[list[dict], list[list[str]]]:
     """The conversation with a numbered mark in place of each text of the assistant, and those texts by message."""
-    hidden, said, count = [], [], 0
+    hidden, said = [], []
+    marks = (f"\ue002{i}\ue003" for i in count())
     for message in chat:
-        if message["role"] != "assistant":
-            hidden.append(message)
-            continue
-        if set(message) != {"role", "content"}:
-            raise TemplateError(
-                f"the chat template has no {{% generation %}}, so nothing but text can be trained, and a message has "
-                f"{', '.join(sorted(set(message) - {'role', 'content'}))}"
-            )
-        content, parts = message["content"], []
-        if isinstance(content, str):
-            parts, content = [content], f"\ue002{count}\ue003"
-        else:
-            marked = []
-            for part in content:
-                if part["type"] == "text":
-                    marked.append({"type": "text", "text": f"\ue002{count + len(parts)}\ue003"})
-                    parts.append(part["text"])
-                else:
-                    marked.append(part)
-            content = marked
-        hidden.append({**message, "content": content})
-        count += len(parts)
-        if parts:
-            said.append(parts)
+        if message["role"] == "assistant":
+            others = sorted(set(message) - {"role", "content"})
+            if others:
+                raise TemplateError(
+                    "the chat template has no {% generation %}, so only text can be trained, and a message has "
+                    f"{', '.join(others)}"
+                )
+            message, texts = _hide_texts(message, marks)
+            if texts:
+                said.append(texts)
+        hidden.append(message)
     return hidden, said
+
+
+def _hide_texts(message: dict, marks: Iterator[str]) -> tuple[dict, list[str]]:
+    content = message["content"]
+    if isinstance(content, str):
+        return {**message, "content": next(marks)}, [content]
+    parts = [{**part, "text": next(marks)} if part["type"] == "text" else part for part in content]
+    return {**message, "content": parts}, [part["text"] for part in content if part["type"] == "text"]

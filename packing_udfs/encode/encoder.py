@@ -1,36 +1,38 @@
-"""Samples to token ids and labels, exactly as the model's processor would make them, without decoding pixels.
+"""Samples to token ids and labels, exactly as the model's processor makes them, without decoding pixels.
 
 For a batch of samples:
 1. render the chat template, with the spans of text that are trained (`packing_udfs.encode.chat_template`);
-2. tokenise the rendered texts with one placeholder per image, all together (`packing_udfs.encode.token_spans`);
-3. splice in, for each placeholder, the ids of what the processor writes for an image of that size
+2. tokenise all rendered texts together, with one placeholder per image (`packing_udfs.encode.token_spans`);
+3. put the ids that the processor writes for an image of that size in place of each placeholder
    (`packing_udfs.encode.families`);
 4. labels are the ids of tokens that overlap a trained span, and -100 elsewhere.
 
-Splicing is exact where a placeholder and both ends of its replacement are added tokens, at which every tokenizer
-cuts its input; `Encoder` checks that, and compares a small conversation with the real processor when it is made.
-Rejected: tokenising the expanded text (the same ids, several times the work).
+Step 3 is exact where a placeholder and both ends of its replacement are added tokens, because every tokenizer cuts its
+input there. `Encoder` checks that, and compares a small conversation with the real processor when it is made.
+Rejected: tokenising the expanded text, which gives the same ids for several times the work.
 
-Control tokens that someone typed (`<image>`, `<|im_end|>`) are text. The rendering has marks in their place; a second
-tokenizer that knows the marks as added tokens cuts at them, and the ids of the spelt-out token go where a mark was:
+Control tokens that a person typed (`<image>`, `<|im_end|>`) are text. The rendering has marks in their place. A second
+tokenizer knows the marks as added tokens and cuts there, and the ids of the spelt-out token replace each mark:
 
     "what is <image>?"  ─▶  "what is \\ue0007\\ue001?"  ─▶  ids("what is ") + [mark 7] + ids("?")
                         ─▶  ids("what is ") + ids("<", "image", ">") + ids("?")
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 import numpy as np
-from PIL import Image
 from tokenizers import Tokenizer
 
 from packing_udfs.contract import IGNORE_INDEX
-from packing_udfs.encode.chat_template import ChatTemplate, Controls, Rendered, TemplateError
+from packing_udfs.encode.blank_images import blank_images
+from packing_udfs.encode.chat_template import MARK_START, ChatTemplate, Controls, Rendered, TemplateError
 from packing_udfs.encode.families import family_of
 from packing_udfs.encode.family import ImageTokens, Size
-from packing_udfs.encode.token_spans import SpanTokenizer
+from packing_udfs.encode.token_spans import SpanTokenizer, Tokens
+
+__all__ = ["EncodeError", "EncodedSample", "Encoder"]
 
 
 class EncodedSample(NamedTuple):
@@ -43,7 +45,7 @@ class EncodedSample(NamedTuple):
 
 
 class EncodeError(NamedTuple):
-    """Why a sample cannot be encoded: `reason` is one of `contract.REASONS`."""
+    """Why a sample cannot be encoded. `reason` is one of `contract.REASONS`."""
 
     reason: str
     detail: str
@@ -53,9 +55,9 @@ class Encoder:
     """Encodes samples for one processor."""
 
     def __init__(self, processor, train_on: str = "assistant"):
-        """`train_on`: "assistant" trains what the assistant says with its ends of turns; "all" all text.
+        """`train_on`: "assistant" trains what the assistant says with its ends of turns, "all" trains all text.
 
-        Raises ValueError, with what to do, for a processor it cannot be exact with.
+        Raises ValueError, with what to do, for a processor whose tokens cannot be reproduced exactly.
         """
         self.processor = processor
         self.tokenizer = processor.tokenizer
@@ -65,59 +67,49 @@ class Encoder:
                 "text a token stands; add a tokenizer.json to its directory"
             )
         self.family = family_of(processor)
-        added = self.tokenizer.added_tokens_decoder
-        controls = Controls([token.content for token in added.values()])
+        controls = Controls([token.content for token in self.tokenizer.added_tokens_decoder.values()])
         self._template = ChatTemplate(processor, controls, train_on)
         self._tokenize = SpanTokenizer(self.tokenizer, controls)
-        self._trains_all = train_on == "all"
         self._image_token_id = self.tokenizer.convert_tokens_to_ids(processor.image_token)
-        # Added tokens that cut the text where they stand and leave what is beside them alone.
-        normalizes = self.tokenizer.backend_tokenizer.normalizer is not None
-        self._clean_cuts = {
-            i for i, t in added.items() if not (t.lstrip or t.rstrip or t.single_word or (t.normalized and normalizes))
-        }
+        self._clean_cuts = _clean_cuts(self.tokenizer)
         if self._image_token_id not in self._clean_cuts:
             raise ValueError(
                 f"processor: the image placeholder {processor.image_token!r} must be an added token that keeps the "
                 "text beside it (lstrip, rstrip, normalized and single_word all false)"
             )
         self._images = lru_cache(maxsize=1 << 13)(self._expand)
-        self._check_against_processor()
+        flat, tall = Size(32, 250), Size(250, 32)  # few tiles in every family
+        self._check_against_processor([flat])
+        self._check_against_processor([flat, tall])
 
-    def expand(self, size: Size) -> ImageTokens:
-        """Ids, placeholders and vision cost of a lone image of `size` (height, width in pixels).
+    def expand(self, size: tuple[int, int]) -> ImageTokens:
+        """Ids, placeholders and vision cost of a lone image of this size (height, width).
 
         Raises ValueError for a size that the processor refuses.
         """
-        return self._images((tuple(size),))[0]
-
-    def _expand(self, sizes: tuple[Size, ...]) -> list[ImageTokens]:
-        images = self.family.expand(sizes) if sizes else []
-        for image in images:
-            if not {int(image.ids[0]), int(image.ids[-1])} <= self._clean_cuts:
-                raise ValueError(
-                    f"processor: {type(self.processor).__name__} writes text around an image that is not closed in by "
-                    "control tokens, so its ids depend on the words beside it"
-                )
-        return images
+        return self._images((Size(*size),))[0]
 
     def encode(
         self,
         messages: Sequence[list[dict]],
-        image_sizes: Sequence[list[Size]],
+        image_sizes: Sequence[Sequence[tuple[int, int]]],
         tools: Sequence[list[dict] | None] | None = None,
     ) -> list[EncodedSample | EncodeError]:
         """Encode samples, one result each, in order.
 
         `messages`: the chat-template form, content as a str or a list of {"type", "text"}; `image_sizes`: (height,
         width) of each sample's images in the order of their placeholders; `tools`: JSON schemas of the functions that
-        each sample's template is told of.
+        each sample's template lists.
         """
-        results: list = [self._render(m, None if tools is None else tools[i]) for i, m in enumerate(messages)]
-        whole = [i for i, result in enumerate(results) if isinstance(result, Rendered)]
-        tokens = self._tokenize([results[i].text for i in whole], [results[i].spans for i in whole])
-        for i, (ids, trained) in zip(whole, tokens, strict=True):
-            results[i] = self._splice(results[i].text, ids, trained, tuple(map(tuple, image_sizes[i])))
+        tools = [None] * len(messages) if tools is None else tools
+        rendered = [self._render(sample, its_tools) for sample, its_tools in zip(messages, tools, strict=True)]
+        whole = [result for result in rendered if isinstance(result, Rendered)]
+        tokens = iter(self._tokenize([result.text for result in whole], [result.spans for result in whole]))
+        results: list[EncodedSample | EncodeError] = []
+        for result, sizes in zip(rendered, image_sizes, strict=True):
+            if isinstance(result, Rendered):
+                result = self._encode_tokens(result.text, next(tokens), tuple(Size(*size) for size in sizes))
+            results.append(result)
         return results
 
     def _render(self, messages: list[dict], tools: list[dict] | None) -> Rendered | EncodeError:
@@ -126,37 +118,30 @@ class Encoder:
         except TemplateError as error:
             return EncodeError("template_failed", str(error))
 
-    @cached_property
-    def _affixes(self) -> tuple[np.ndarray, np.ndarray]:
-        """Special tokens that the tokenizer puts around every text (a BOS, say), as the processor would."""
-        if not getattr(self.processor, "text_kwargs", {}).get("add_special_tokens", True):
-            return np.empty(0, np.int32), np.empty(0, np.int32)
-        bare = self.tokenizer("a", add_special_tokens=False)["input_ids"]
-        full = self.tokenizer("a", add_special_tokens=True)["input_ids"]
-        at = next(i for i in range(len(full)) if full[i : i + len(bare)] == bare)
-        return np.asarray(full[:at], np.int32), np.asarray(full[at + len(bare) :], np.int32)
+    def _expand(self, sizes: tuple[Size, ...]) -> list[ImageTokens]:
+        images = self.family.expand(sizes) if sizes else []
+        for image in images:
+            if not {int(image.ids[0]), int(image.ids[-1])} <= self._clean_cuts:
+                raise ValueError(
+                    f"processor: {type(self.processor).__name__} writes text around an image that no control tokens "
+                    "enclose, so its ids depend on the words beside it"
+                )
+        return images
 
-    def _splice(
-        self, text: str, ids: np.ndarray, trained: np.ndarray, sizes: tuple[Size, ...]
-    ) -> EncodedSample | EncodeError:
-        """Put ids in place of image placeholders and marks, and turn what is trained into labels."""
-        at = np.flatnonzero(ids == self._image_token_id)
+    def _encode_tokens(self, text: str, tokens: Tokens, sizes: tuple[Size, ...]) -> EncodedSample | EncodeError:
+        """A sample from its rendered text and the tokens of that."""
+        at = np.flatnonzero(tokens.ids == self._image_token_id)
         if len(at) != len(sizes):
             return EncodeError("image_count", f"{len(at)} image placeholders in the text for {len(sizes)} images")
         try:
             images = self._images(sizes)
-        except ValueError as error:  # the processor's own word on a size or an aspect
+        except ValueError as error:  # the processor refuses a size or an aspect
             return EncodeError("image_shape", str(error))
-        put = [(position, image.ids, False) for position, image in zip(at.tolist(), images, strict=True)]
-        if "\ue000" in text:
-            put += [(position, spelt, trained[position]) for position, spelt in self._tokenize.spell_out(ids)]
-        if put:
-            ids, trained = _put(ids, trained, sorted(put, key=lambda item: item[0]))
-        bos = self.tokenizer.bos_token
-        if bos is None or not text.startswith(bos):
-            before, after = self._affixes
-            ids = np.concatenate([before, ids, after])
-            trained = np.concatenate([np.zeros(len(before), bool), trained, np.full(len(after), self._trains_all)])
+        new = {i: _uniform(image.ids, False) for i, image in zip(at.tolist(), images, strict=True)}
+        if MARK_START in text:
+            new |= {i: _uniform(ids, tokens.in_span[i]) for i, ids in self._tokenize.spell_out(tokens.ids)}
+        before, after = self._affixes_of(text)
+        ids, trained = map(np.concatenate, zip(before, *_replaced(tokens, new), after, strict=True))
         if not trained[1:].any():
             return EncodeError("no_assistant_tokens", "no token is the assistant's, so nothing would be learned")
         labels = np.where(trained, ids, np.int32(IGNORE_INDEX))
@@ -164,52 +149,79 @@ class Encoder:
         counts = np.asarray([image.num_placeholders for image in images], np.int32)
         return EncodedSample(ids, labels, counts, sum(image.vision_cost for image in images))
 
-    def _check_against_processor(self) -> None:
-        """Raise ValueError unless a small conversation comes out as the processor itself makes it from pixels.
+    def _affixes_of(self, text: str) -> tuple[Tokens, Tokens]:
+        """Special tokens around a text: none where the template has written them."""
+        bos = self.tokenizer.bos_token
+        has_bos = bos is not None and text.startswith(bos)
+        return (_NO_TOKENS, _NO_TOKENS) if has_bos else self._affixes
 
-        It finds a family, a template or a tokenizer that this code misunderstands before a job runs, not after.
+    @cached_property
+    def _affixes(self) -> tuple[Tokens, Tokens]:
+        """Special tokens that the tokenizer puts around every text (a BOS, say) when the processor calls it."""
+        if not getattr(self.processor, "text_kwargs", {}).get("add_special_tokens", True):
+            return _NO_TOKENS, _NO_TOKENS
+        bare = self.tokenizer("a", add_special_tokens=False)["input_ids"]
+        full = self.tokenizer("a", add_special_tokens=True)["input_ids"]
+        at = next(i for i in range(len(full)) if full[i : i + len(bare)] == bare)
+        return _uniform(full[:at], False), _uniform(full[at + len(bare) :], self._template.trains_all)
+
+    def _check_against_processor(self, sizes: list[Size]) -> None:
+        """Raise ValueError unless a small conversation gives the tokens that the processor makes from pixels.
+
+        This finds a family, template or tokenizer that this code misunderstands before a job runs.
         """
-        sizes = [(32, 250), (250, 32)]  # flat and tall: few tiles in every family
-        text = {"type": "text", "text": "Is it so, in 1 or 2 words?\n\n Ünïcödé 漢字"}
-        placed = [[{"type": "image"}, text], [{"type": "image"}, {"type": "image"}, text]]
-        for content, given in zip(placed, ([sizes[0]], sizes), strict=True):
-            answers = [{"role": "assistant", "content": [{"type": "text", "text": a}]} for a in ("It is so.", "Yes.")]
-            follow_up = {"role": "user", "content": [{"type": "text", "text": "Sure?"}]}
-            messages = [{"role": "user", "content": content}, answers[0], follow_up, answers[1]]
-            (ours,) = self.encode([messages], [given])
-            if isinstance(ours, EncodeError):
-                raise ValueError(f"processor: a plain conversation cannot be encoded: {ours.reason}: {ours.detail}")
-            ids, mask = self._real(messages, given)
-            name = type(self.processor).__name__
-            if ours.input_ids.tolist() != ids:
-                raise ValueError(f"processor: {name} makes other tokens of a small conversation than this package")
-            if mask is not None and (ours.labels[1:] != IGNORE_INDEX).tolist() != mask[1:]:
+        messages, name = _small_conversation(sizes), type(self.processor).__name__
+        (ours,) = self.encode([messages], [sizes])
+        if isinstance(ours, EncodeError):
+            raise ValueError(f"processor: a plain conversation cannot be encoded: {ours.reason}: {ours.detail}")
+        theirs = self.processor.apply_chat_template(
+            [messages],
+            chat_template=self._template.source,
+            tokenize=True,
+            return_dict=True,
+            return_assistant_tokens_mask=self._template.marks_generation,
+        )
+        if not np.array_equal(ours.input_ids, np.ravel(theirs["input_ids"])):
+            raise ValueError(f"processor: {name} makes other tokens of a small conversation than this package")
+        if self._template.marks_generation:
+            trained = np.ravel(theirs["assistant_masks"]).astype(bool)
+            if not np.array_equal(ours.labels[1:] != IGNORE_INDEX, trained[1:]):
                 raise ValueError(f"processor: {name} marks other tokens as the assistant's than this package")
 
-    def _real(self, messages: list[dict], sizes: list[Size]) -> tuple[list[int], list[bool] | None]:
-        """Ids, and which are the assistant's where the template says so, from the real processor on blank images."""
-        blanks = [Image.new("RGB", (width, height)) for height, width in sizes]
-        pending = iter(blanks)
-        chat = [
-            {**m, "content": [{**p, "image": next(pending)} if p["type"] == "image" else p for p in m["content"]]}
-            for m in messages
-        ]
-        with_mask = self._template.marks_generation and not self._trains_all
-        out = self.processor.apply_chat_template(
-            [chat], chat_template=self._template.source, tokenize=True, return_dict=True,
-            return_assistant_tokens_mask=with_mask,
-        )  # fmt: skip
-        ids = np.asarray(out["input_ids"]).reshape(-1).tolist()
-        return ids, np.asarray(out["assistant_masks"]).reshape(-1).astype(bool).tolist() if with_mask else None
+
+def _small_conversation(sizes: list[Size]) -> list[dict]:
+    """Two questions and answers, with blank images of these sizes before the first question."""
+    texts = ("Is it so, in 1 or 2 words?\n\n Ünïcödé 漢字", "It is so.", "Sure?", "Yes.")
+    messages = [
+        {"role": role, "content": [{"type": "text", "text": text}]}
+        for role, text in zip(("user", "assistant") * 2, texts, strict=True)
+    ]
+    messages[0]["content"][:0] = [{"type": "image", "image": image} for image in blank_images(sizes)]
+    return messages
 
 
-def _put(
-    ids: np.ndarray, trained: np.ndarray, put: list[tuple[int, np.ndarray, bool]]
-) -> tuple[np.ndarray, np.ndarray]:
-    """`ids` and their mask with other ids, trained or not, in place of the tokens at some positions."""
-    chunks, masks, last = [], [], 0
-    for position, new, is_trained in put:
-        chunks += [ids[last:position], new]
-        masks += [trained[last:position], np.full(len(new), is_trained)]
+def _clean_cuts(tokenizer) -> set[int]:
+    """Ids of the added tokens at which the tokenizer cuts a text, and leaves the text beside them as it is."""
+    normalizes = tokenizer.backend_tokenizer.normalizer is not None
+    return {
+        i
+        for i, token in tokenizer.added_tokens_decoder.items()
+        if not (token.lstrip or token.rstrip or token.single_word or (token.normalized and normalizes))
+    }
+
+
+def _uniform(ids: Sequence[int] | np.ndarray, in_span: bool) -> Tokens:
+    return Tokens(np.asarray(ids, np.int32), np.full(len(ids), in_span))
+
+
+_NO_TOKENS = _uniform([], False)
+
+
+def _replaced(tokens: Tokens, new: dict[int, Tokens]) -> Iterator[Tokens]:
+    """Runs of the tokens, with others in place of those at the positions of `new`."""
+    last = 0
+    for position in sorted(new):
+        yield Tokens(tokens.ids[last:position], tokens.in_span[last:position])
+        yield new[position]
         last = position + 1
-    return np.concatenate([*chunks, ids[last:]]), np.concatenate([*masks, trained[last:]])
+    yield Tokens(tokens.ids[last:], tokens.in_span[last:])

@@ -1,21 +1,21 @@
-"""Images as bytes: the size a model will see, read from the header, and the decoder that agrees with it.
+"""Images as bytes: the size that a model will see, read from the header, and the decoder that agrees with it.
 
-`read_size` (in the job) and `decode` (in the reader) are two halves of one promise: a kept image decodes to the
-size that was encoded. Headers only, 13–24 µs an image against 1 ms and more for a decode; the price is that a
-header does not prove a body, so a truncated body is found by `decode` unless `prepare` is asked to verify.
-Rejected: Pillow's own format guessing over all plug-ins, because EPS, WMF or ICO open and then fail or change size.
+`read_size` (in the job) and `decode` (in the reader) keep one promise: a kept image decodes to the size that was
+encoded. Reading a header takes 13–24 µs, a decode 1 ms and more. The price: a header does not prove a body, so only
+`decode` finds a truncated body, or `prepare` when asked to verify. Rejected: Pillow's format guessing over all
+plug-ins, because EPS, WMF or ICO open and then fail or change size.
 
-The format allow-list, one pixel cap and the table of modes decide what is accepted; every refusal is an
-`ImageError` whose `reason` is one of `contract.REASONS` and goes into the quarantine.
+The list of formats, one cap on pixels and the table of modes decide what is accepted. Each refusal is an `ImageError`
+whose `reason` is one of `contract.REASONS` and goes into the quarantine.
 
-Bytes stay as they came unless `max_side` asks for smaller images. A larger one is then decoded, scaled with Lanczos and
-stored upright with no metadata, as
+Bytes stay as they came unless `max_side` asks for smaller images. A larger image is then decoded, scaled with Lanczos
+and stored upright without metadata, as
 
     PNG    when it came without loss (PNG, GIF, BMP, TIFF) and has at most 4,096 colours: charts, pages, drawings
     JPEG   of quality 92 otherwise: photos
 
-What it becomes depends on its bytes and on Pillow's build alone: equal for one lock file and processor architecture.
-Rejected: keeping the source's format, which makes photos in PNG ten times what they need.
+The result depends only on the bytes and on Pillow's build, so it is equal for one lock file and processor architecture.
+Rejected: keeping the source's format, which makes photos in PNG ten times larger than needed.
 """
 
 import io
@@ -25,14 +25,18 @@ from contextlib import contextmanager
 
 import numpy as np
 from PIL import Image
+from PIL.TiffImagePlugin import TiffImageFile
 
 from packing_udfs.contract import REASONS
+from packing_udfs.encode.family import Size
+
+__all__ = ["FORMATS", "MAX_PIXELS", "ImageError", "decode", "prepare", "read_size", "save"]
 
 # An MPO (several JPEGs in one file, as cameras make) opens as JPEG.
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF", "JPEG2000")
 _WITHOUT_LOSS = ("PNG", "GIF", "BMP", "TIFF")
 _MAX_COLOURS_OF_PNG = 4096
-JPEG_QUALITY = 92
+_JPEG_QUALITY = 92
 MAX_PIXELS = 50_000_000  # every format then decodes in less than 1 GB and about 5 s; JPEG 2000 is the worst
 _EXIF_ORIENTATION = 0x0112
 _UPRIGHT = {
@@ -44,18 +48,18 @@ _UPRIGHT = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }  # what undoes an EXIF orientation; 5 to 8 swap height and width
-# Where a PNG may say its orientation: keys of Pillow's info, beside the chunk eXIf.
+# Keys of Pillow's info where a PNG may tell its orientation, besides the chunk eXIf.
 _PNG_TEXT_EXIF = ("Raw profile type exif", "XML:com.adobe.xmp")
 _PNG_TEXT_EXIF_BYTES = tuple(key.encode() for key in _PNG_TEXT_EXIF)
 _SIXTEEN_BIT = ("I;16", "I;16L", "I;16B", "I;16N")
 _TIFF_PHOTOMETRIC, _TIFF_BITS, _TIFF_SAMPLE_FORMAT = 262, 258, 339
-# What Pillow raises for bytes that are not a sound image; DecompressionBombError is handled apart.
+# What Pillow raises for bytes that are not a sound image, besides DecompressionBombError.
 _PILLOW_ERRORS = (OSError, ValueError, SyntaxError, RuntimeError, TypeError, LookupError, EOFError, ArithmeticError,
                   struct.error, MemoryError)  # fmt: skip
 
 
 class ImageError(ValueError):
-    """An image that cannot be used; `reason` is one of `contract.REASONS`."""
+    """An image that cannot be used. `reason` is one of `contract.REASONS`."""
 
     def __init__(self, reason: str, detail: str):
         assert reason in REASONS
@@ -66,10 +70,7 @@ class ImageError(ValueError):
 
 @contextmanager
 def _pillow():
-    """Pillow at work: its many exceptions become ImageError, and it warns of nothing.
-
-    Warnings are of odd metadata; size and pixels are what counts here.
-    """
+    """Turn Pillow's many exceptions into ImageError, and silence its warnings about odd metadata."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -82,13 +83,17 @@ def _pillow():
         raise ImageError("image_broken", f"{type(error).__name__}: {error}") from None
 
 
-def _open(data: bytes | None) -> Image.Image:
+def _present(data: bytes | None) -> bytes:
     if not data:
         raise ImageError("image_missing", "the image has no bytes")
+    return data
+
+
+def _open(data: bytes) -> Image.Image:
     with _pillow():
         try:
             image = Image.open(io.BytesIO(data), formats=FORMATS)
-        except Image.UnidentifiedImageError:  # its message names an address in memory
+        except Image.UnidentifiedImageError:  # its message contains an address in memory
             raise ImageError("image_unidentified", f"{len(data)} bytes starting {data[:12]!r}") from None
     width, height = image.size
     if width * height > MAX_PIXELS:
@@ -99,24 +104,21 @@ def _open(data: bytes | None) -> Image.Image:
 
 
 def _has_agreed_range(image: Image.Image) -> bool:
-    """Whether black and white are known: not of floats, 32 bits, 12 bits in 16, or 16 bits with white as zero."""
-    if image.format == "TIFF" and image.mode in _SIXTEEN_BIT:
+    """Whether black and white are known: not for floats, 32 bits, 12 bits in 16, or 16 bits with white as zero."""
+    if isinstance(image, TiffImageFile) and image.mode in _SIXTEEN_BIT:
         tags = image.tag_v2
-        return (tags.get(_TIFF_PHOTOMETRIC), tags.get(_TIFF_BITS), tags.get(_TIFF_SAMPLE_FORMAT, (1,))) == (
-            1,
-            (16,),
-            (1,),
-        )
+        layout = tags.get(_TIFF_PHOTOMETRIC), tags.get(_TIFF_BITS), tags.get(_TIFF_SAMPLE_FORMAT, (1,))
+        return layout == (1, (16,), (1,))
     return image.mode != "F" and (image.mode != "I" or image.format == "PNG")
 
 
 def _orientation(image: Image.Image, data: bytes) -> int:
-    """EXIF orientation (1–8) that `image`, as Pillow loads it, is still in; metadata that does not parse says 1.
+    """The EXIF orientation (1–8) that `image` still has when Pillow has loaded it, 1 for metadata that do not parse.
 
-    `read_size` and `decode` both ask before they load, so that they cannot differ.
+    `read_size` and `decode` both ask before they load, so that they agree.
     """
     if image.format == "TIFF":
-        return 1  # Pillow turns it and its size by itself
+        return 1  # Pillow turns it and its size itself
     if image.format == "PNG" and not image.info.keys() & {"exif", *_PNG_TEXT_EXIF} and _has_late_exif(data):
         image.load()  # reads to the end
     try:
@@ -127,7 +129,7 @@ def _orientation(image: Image.Image, data: bytes) -> int:
 
 
 def _has_late_exif(png: bytes) -> bool:
-    """Whether EXIF or XMP stands behind a PNG's pixels, where Pillow does not look before it has loaded them."""
+    """Whether EXIF or XMP stands after a PNG's pixels. Pillow sees it only after loading them."""
     at, pixels_seen = 8, False  # the chunks follow a signature of 8 bytes
     while at + 8 <= len(png):
         length, kind = struct.unpack_from(">I4s", png, at)
@@ -138,22 +140,21 @@ def _has_late_exif(png: bytes) -> bool:
     return False
 
 
-def read_size(data: bytes | None) -> tuple[int, int]:
-    """(height, width) in pixels as `decode` will return the image, from its header.
-
-    Raises ImageError with the reason why the image cannot be used.
-    """
+def read_size(data: bytes | None) -> Size:
+    """The size that `decode` will give the image, from its header. Raises ImageError for one that cannot be used."""
+    data = _present(data)
     image = _open(data)
     width, height = image.size
     with _pillow():
-        return (width, height) if _orientation(image, data) >= 5 else (height, width)
+        return Size(width, height) if _orientation(image, data) >= 5 else Size(height, width)
 
 
 def decode(data: bytes | None) -> Image.Image:
     """The image as RGB, 8 bits a channel: first frame, EXIF applied, transparency on white, 16 bits rescaled.
 
-    Raises ImageError with the reason why the image cannot be used.
+    Raises ImageError for an image that cannot be used.
     """
+    data = _present(data)
     image = _open(data)
     size = image.size
     with _pillow():
@@ -165,18 +166,17 @@ def decode(data: bytes | None) -> Image.Image:
         return rgb.transpose(_UPRIGHT[orientation]) if orientation in _UPRIGHT else rgb
 
 
-def prepare(
-    data: bytes | None, verify: str = "header", max_side: int | None = None
-) -> tuple[tuple[int, int], bytes | None]:
-    """(height, width) of an image as it is to be stored, and its bytes where they are other than `data`, else None.
+def prepare(data: bytes | None, verify: str = "header", max_side: int | None = None) -> tuple[Size, bytes | None]:
+    """The size of an image as it is stored, and its new bytes, None where they stay `data`.
 
-    `verify`: "header", or "decode" to prove by decoding it. `max_side`: pixels of the longer side at most, ≤ 65,500; a
-    larger image is scaled down to it, so
+    `verify`: "header", or "decode" to prove the image by decoding it. `max_side`: the longer side of a larger image is
+    scaled down to so many pixels, at most 65,500:
 
         prepare(photo of 3000 × 4000, max_side=1000)  ─▶  (750, 1000), a JPEG of it
 
-    Raises ImageError with the reason why the image cannot be used.
+    Raises ImageError for an image that cannot be used.
     """
+    data = _present(data)
     size = read_size(data)
     if max_side is not None and max(size) > max_side:
         return _scale_down(data, max_side)
@@ -185,24 +185,25 @@ def prepare(
     return size, None
 
 
-def _scale_down(data: bytes, max_side: int) -> tuple[tuple[int, int], bytes]:
+def _scale_down(data: bytes, max_side: int) -> tuple[Size, bytes]:
     image = decode(data)
     longer = max(image.size)
-    small = image.resize(
-        [max(1, (2 * side * max_side + longer) // (2 * longer)) for side in image.size],  # rounded, in integers
-        Image.Resampling.LANCZOS,
-    )
+    width, height = (max(1, (2 * side * max_side + longer) // (2 * longer)) for side in image.size)  # rounded
+    small = image.resize((width, height), Image.Resampling.LANCZOS)
     small.info = {}  # Pillow would write some of it: a colour profile, a comment
+    is_png = _open(data).format in _WITHOUT_LOSS and image.getcolors(_MAX_COLOURS_OF_PNG) is not None
+    return Size(height, width), save(small, "png" if is_png else "jpeg", _JPEG_QUALITY)
+
+
+def save(image: Image.Image, kind: str, jpeg_quality: int) -> bytes:
+    """The image as the bytes of a file. `kind`: "png" or "jpeg"."""
     out = io.BytesIO()
-    if _open(data).format in _WITHOUT_LOSS and image.getcolors(_MAX_COLOURS_OF_PNG) is not None:
-        small.save(out, "PNG")
-    else:
-        small.save(out, "JPEG", quality=JPEG_QUALITY)
-    return (small.height, small.width), out.getvalue()
+    image.save(out, kind, **({"quality": jpeg_quality} if kind == "jpeg" else {}))
+    return out.getvalue()
 
 
 def _to_rgb(image: Image.Image) -> Image.Image:
-    """Eight bits a channel on white. At most two images of four bytes a pixel are held at a time."""
+    """Eight bits a channel on white. Holds at most two images of four bytes a pixel at a time."""
     if image.mode in _SIXTEEN_BIT or image.mode == "I":  # convert("RGB") would clip 16 bits to white
         pixels = np.asarray(image)
         grey = (pixels >> 8).clip(0, 255).astype(np.uint8)

@@ -1,31 +1,32 @@
 """What to do with a sample that is too long for a pack: leave it out, end it early, or make several samples of it.
 
-Cuts fall between turns only, so no answer loses its end and no image any of its tokens. A turn is what others say and
-the assistant's answer; system messages at the start belong to no turn and stay with every part.
+Cuts fall only between turns, so no answer loses its end and no image any of its tokens. A turn is what others say and
+the assistant's answer. System messages at the start belong to no turn and stay with every part.
 
     quarantine       nothing is kept
     truncate_turns   the longest run of turns from the start that fits
-    split_turns      runs of turns, each as long as fits; a turn that fits alone nowhere is cut
+    split_turns      runs of turns, each as long as fits; a turn that does not fit alone is cut
 
-A later part is about images that stood before it, so in `split_turns` all images of earlier turns stand before its
+A later part may speak of images that stood before it. So in `split_turns` all images of earlier turns stand before its
 first words, and their bytes are stored once more. Worked example, seq_len 10, an image of 3 tokens and turns of 3:
 
     [image turn0 turn1 turn2]  (12)  ─▶  [image turn0 turn1] (9), [image turn2] (6)
 
-The sizes of parts come from encoding them, log₂(turns) times a part: templates treat first and last turns apart, so
+A part's length comes from encoding it, log₂(turns) times a part. Templates treat first and last turns differently, so
 the tokens of turns do not add up. Rejected: cutting at a token, which leaves answers without an end and images without
 their tokens.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Literal, NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, get_args
 
 from packing_udfs.encode.encoder import EncodedSample, EncodeError
-from packing_udfs.encode.family import Size
+
+__all__ = ["Policy", "Shortened", "shorten", "turns_of"]
 
 Policy = Literal["quarantine", "truncate_turns", "split_turns"]
-POLICIES: tuple[Policy, ...] = ("quarantine", "truncate_turns", "split_turns")
-Encode = Callable[[list[list[dict]], list[list[Size]]], list[EncodedSample | EncodeError]]
+Encode = Callable[[list[list[dict]], list[list[tuple[int, int]]]], list[EncodedSample | EncodeError]]
 
 
 class Part(NamedTuple):
@@ -37,7 +38,7 @@ class Part(NamedTuple):
 
 
 class Shortened(NamedTuple):
-    """What is left of a sample, in order, and what is not."""
+    """What is kept of a sample, in order, and what is cut."""
 
     parts: list[Part]
     num_turns_cut: int
@@ -45,7 +46,7 @@ class Shortened(NamedTuple):
     num_images_cut: int  # in no part
 
 
-class _Turn(NamedTuple):
+class Turn(NamedTuple):
     messages: list[dict]
     images: list[int]
 
@@ -53,57 +54,50 @@ class _Turn(NamedTuple):
 def shorten(
     policy: Policy,
     messages: list[dict],
-    sizes: Sequence[Size],
+    sizes: Sequence[tuple[int, int]],
     encoded: EncodedSample,
     encode: Encode,
     fits: Callable[[EncodedSample], bool],
 ) -> Shortened:
     """Parts of a sample that fit in a pack, by `policy`.
 
-    `encoded` is the whole sample, `encode` is `Encoder.encode`, and `fits` says whether what it returns fits
-    (`len(sample.input_ids) <= seq_len`, and any other budget). Raises ValueError for a policy that is none.
+    `encoded` is the whole sample and `encode` is `Encoder.encode`. `fits` says whether an encoded sample fits
+    (`len(sample.input_ids) <= seq_len`, and any other budget). Raises ValueError for an unknown policy.
     """
-    if policy not in POLICIES:
-        raise ValueError(f"over_length: {policy!r} is none of {', '.join(POLICIES)}")
+    if policy not in get_args(Policy):
+        raise ValueError(f"over_length: {policy!r} is none of {', '.join(get_args(Policy))}")
     head, turns = turns_of(messages)
+    sample, num_turns = _Sample(head, turns, sizes, encoded, encode, fits), len(turns)
     if policy == "quarantine":
-        return Shortened([], len(turns), len(encoded.input_ids), len(sizes))
-
-    def part(first: int, end: int, carried: list[int]) -> Part | None:
-        """Turns [first, end) behind the head, when they can be encoded and fit."""
-        chosen = [message for turn in turns[first:end] for message in turn.messages]
-        images = carried + [image for turn in turns[first:end] for image in turn.images]
-        chosen = head + _with_images(chosen, len(carried))
-        (result,) = encode([chosen], [[sizes[image] for image in images]])
-        return Part(chosen, images, result) if isinstance(result, EncodedSample) and fits(result) else None
-
+        return Shortened([], num_turns, len(encoded.input_ids), len(sizes))
     parts, cut, first = [], [], 0
-    while first < len(turns):
-        carried = [image for turn in turns[:first] for image in turn.images]
-        found, end = _longest(lambda end, first=first, carried=carried: part(first, end, carried), first, len(turns))
+    while first < num_turns:
+        found, end = sample.longest_part(first)
         if found is None:
             cut.append(first)
         else:
             parts.append(found)
         first = max(end, first + 1)
         if policy == "truncate_turns":
-            cut += range(first, len(turns))
+            cut += range(first, num_turns)
             break
-    shown = {image for kept in parts for image in kept.images}
-    num_tokens_cut = sum(_num_tokens(turn, head, turns, sizes, encoded, encode) for turn in cut)
-    return Shortened(parts, len(cut), num_tokens_cut, len(sizes) - len(shown))
+    kept_images = {image for part in parts for image in part.images}
+    return Shortened(parts, len(cut), sum(map(sample.num_tokens, cut)), len(sizes) - len(kept_images))
 
 
-def turns_of(messages: list[dict]) -> tuple[list[dict], list[_Turn]]:
-    """The system messages at the start, and the turns: each ends with what the assistant says, the last in any case."""
+def turns_of(messages: list[dict]) -> tuple[list[dict], list[Turn]]:
+    """The system messages at the start, and the turns. A turn ends with what the assistant says; the last one may not.
+
+    An answer after a tool's result belongs to the turn of the tool's call.
+    """
     num_head = next((i for i, message in enumerate(messages) if message["role"] != "system"), len(messages))
     turns, current, num_images = [], [], 0
     for i, message in enumerate(messages[num_head:], num_head):
         current.append(message)
         is_last = i + 1 == len(messages)
         if is_last or (message["role"] == "assistant" and messages[i + 1]["role"] not in ("assistant", "tool")):
-            count = sum(_num_images(m) for m in current)
-            turns.append(_Turn(current, list(range(num_images, num_images + count))))
+            count = sum(map(_num_images, current))
+            turns.append(Turn(current, list(range(num_images, num_images + count))))
             current, num_images = [], num_images + count
     return messages[:num_head], turns
 
@@ -111,6 +105,53 @@ def turns_of(messages: list[dict]) -> tuple[list[dict], list[_Turn]]:
 def _num_images(message: dict) -> int:
     content = message["content"]
     return 0 if isinstance(content, str) else sum(part["type"] == "image" for part in content)
+
+
+@dataclass(frozen=True)
+class _Sample:
+    """A sample by its turns. `head` are the system messages at its start."""
+
+    head: list[dict]
+    turns: list[Turn]
+    sizes: Sequence[tuple[int, int]]
+    encoded: EncodedSample
+    encode: Encode
+    fits: Callable[[EncodedSample], bool]
+
+    def longest_part(self, first: int) -> tuple[Part | None, int]:
+        """The part of turns [first, end) with the last end that fits, and this end, by bisection."""
+        best, low, high = None, first, len(self.turns)
+        while low < high:
+            middle = (low + high + 1) // 2
+            part = self.part(first, middle)
+            if part is not None and self.fits(part.encoded):
+                best, low = part, middle
+            else:
+                high = middle - 1
+        return best, low
+
+    def part(self, first: int, end: int) -> Part | None:
+        """Turns [first, end) after the head, with the images of all earlier turns. None when it cannot be encoded."""
+        carried = _images(self.turns[:first])
+        images = carried + _images(self.turns[first:end])
+        chosen = [message for turn in self.turns[first:end] for message in turn.messages]
+        messages = self.head + _with_images(chosen, len(carried))
+        (result,) = self.encode([messages], [[self.sizes[image] for image in images]])
+        return Part(messages, images, result) if isinstance(result, EncodedSample) else None
+
+    def num_tokens(self, turn: int) -> int:
+        """Tokens that a turn adds to the turns before it. The head counts with the first turn."""
+        return self._num_tokens_to(turn + 1) - (self._num_tokens_to(turn) if turn else 0)
+
+    def _num_tokens_to(self, end: int) -> int:
+        if end == len(self.turns):
+            return len(self.encoded.input_ids)
+        part = self.part(0, end)
+        return 0 if part is None else len(part.encoded.input_ids)
+
+
+def _images(turns: Iterable[Turn]) -> list[int]:
+    return [image for turn in turns for image in turn.images]
 
 
 def _with_images(messages: list[dict], num_images: int) -> list[dict]:
@@ -121,30 +162,3 @@ def _with_images(messages: list[dict], num_images: int) -> list[dict]:
     content = [{"type": "text", "text": content}] if isinstance(content, str) else content
     image = {"type": "image", "text": None}
     return [{**first, "content": [*[image] * num_images, *content]}, *messages[1:]]
-
-
-def _longest(part: Callable[[int], Part | None], first: int, num_turns: int) -> tuple[Part | None, int]:
-    """The part with the last end in (first, num_turns] that fits, and its end, by bisection."""
-    best, low, high = None, first, num_turns
-    while low < high:
-        middle = (low + high + 1) // 2
-        found = part(middle)
-        if found is None:
-            high = middle - 1
-        else:
-            best, low = found, middle
-    return best, low
-
-
-def _num_tokens(turn: int, head, turns: list[_Turn], sizes, encoded: EncodedSample, encode: Encode) -> int:
-    """Tokens that a turn adds to the turns before it, the head counted with the first."""
-
-    def length(end: int) -> int:
-        if end == len(turns):
-            return len(encoded.input_ids)
-        chosen = head + [message for t in turns[:end] for message in t.messages]
-        images = [image for t in turns[:end] for image in t.images]
-        (result,) = encode([chosen], [[sizes[image] for image in images]])
-        return len(result.input_ids) if isinstance(result, EncodedSample) else 0
-
-    return length(turn + 1) - (length(turn) if turn else 0)

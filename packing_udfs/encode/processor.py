@@ -1,8 +1,8 @@
 """A processor as bytes: fetched once at a pinned revision, named by a hash of its files, loaded wherever it is sent.
 
-The job's workers and the driver must encode with the same files, and a worker may have no access to the driver's
-disk or to the Hub. So the few files are read once, sent along, and their SHA-256 goes into the manifest, where the
-reader checks it. Code in a processor's repository is never run.
+The driver and the workers must encode with the same files, and a worker may reach neither the driver's disk nor the
+Hub. So the few files are read once and sent along. Their SHA-256 goes into the manifest, where the reader checks it.
+Code in a processor's repository is never run.
 """
 
 import hashlib
@@ -15,6 +15,8 @@ from pathlib import Path
 
 from packing_udfs.storage.hub_errors import one_line
 
+__all__ = ["ProcessorError", "ProcessorFiles", "fetch", "fetch_named"]
+
 _PATTERNS = ("*.json", "*.jinja", "*.txt", "*.model")
 _REQUIRED = ("processor_config.json", "preprocessor_config.json")
 _MAX_BYTES = 256 << 20
@@ -26,11 +28,7 @@ class ProcessorError(ValueError):
 
 @dataclass(frozen=True)
 class ProcessorFiles:
-    """The files of a processor: `name` is the path or repository asked for, `revision` its commit (None if local).
-
-    `published_name` is what published files call it: of a folder its own name without the way to it, which would tell
-    whose machine packed, and make the bytes differ from one checkout to the next. The fingerprint says which files.
-    """
+    """The files of a processor: `name` is the path or repository asked for, `revision` its commit (None if local)."""
 
     name: str
     revision: str | None
@@ -38,6 +36,8 @@ class ProcessorFiles:
 
     @property
     def published_name(self) -> str:
+        """What published files call it. For a folder this is its own name only: the path to it would tell whose
+        machine packed, and would make the bytes differ between checkouts. The fingerprint says which files it has."""
         return self.name if self.revision else os.path.basename(os.path.abspath(self.name))
 
     @cached_property
@@ -61,20 +61,23 @@ class ProcessorFiles:
             try:
                 processor = AutoProcessor.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
             except (OSError, ValueError, ImportError, KeyError, AttributeError) as error:
-                message = " ".join(str(error).replace(folder, self.name).split())
-                if "torchvision" in message.lower() and find_spec("torchvision") is None:
-                    message = (
-                        f"{message.split()[0]} of this model needs torchvision, even where there is no video, and it "
-                        "is not installed; on the driver and the workers, pip install the torchvision of your torch"
-                    )
-                elif "trust_remote_code" in message:
-                    message = (
-                        "it has code of its own (auto_map), which is never run; use one whose class transformers has"
-                    )
+                message = _explain(" ".join(str(error).replace(folder, self.name).split()))
                 raise ProcessorError(f"processor.path: {self.name} cannot be loaded: {message}") from None
         if not hasattr(processor, "image_processor"):
             raise ProcessorError(f"processor.path: {self.name} is a {type(processor).__name__}, which takes no images")
         return processor
+
+
+def _explain(message: str) -> str:
+    """What transformers says, or what to do where that is known."""
+    if "torchvision" in message.lower() and find_spec("torchvision") is None:
+        return (
+            f"{message.split()[0]} of this model needs torchvision, even where there is no video, and it is not "
+            "installed; on the driver and the workers, pip install the torchvision of your torch"
+        )
+    if "trust_remote_code" in message:
+        return "it has code of its own (auto_map), which is never run; use one whose class transformers has"
+    return message
 
 
 def fetch(path: str, revision: str = "main") -> ProcessorFiles:
@@ -82,11 +85,8 @@ def fetch(path: str, revision: str = "main") -> ProcessorFiles:
 
     Raises ProcessorError when there is no such directory or repository, or it has no processor files.
     """
-    if Path(path).is_dir():
-        folder, commit = Path(path), None
-    else:
-        folder, commit = _download(path, revision)
-    # Asked for first: a wrong directory may hold anything, and any amount of it.
+    folder, commit = (Path(path), None) if Path(path).is_dir() else _download(path, revision)
+    # Checked first, because a wrong directory may hold anything, and any amount of it.
     if not any((folder / name).is_file() for name in _REQUIRED):
         raise ProcessorError(f"processor.path: {path} has no {' or '.join(_REQUIRED)}")
     names = sorted({file.relative_to(folder).as_posix() for pattern in _PATTERNS for file in folder.rglob(pattern)})
@@ -100,7 +100,7 @@ def fetch(path: str, revision: str = "main") -> ProcessorFiles:
 def fetch_named(named: dict, path: str | None = None) -> ProcessorFiles:
     """The processor that a manifest names (its info's `processor`), or the copy of it at `path`.
 
-    Raises ProcessorError when it is out of reach, or a copy has other files than the named one.
+    Raises ProcessorError when it cannot be reached, or when a copy has other files than the named one.
     """
     is_folder = named["revision"] is None
     if path is None and is_folder and not Path(named["name"]).is_dir():
@@ -117,34 +117,29 @@ def fetch_named(named: dict, path: str | None = None) -> ProcessorFiles:
     return found
 
 
-def _download(path: str, revision: str) -> tuple[Path, str]:
+def _download(path: str, revision: str) -> tuple[Path, str | None]:
     import httpx2
-    from huggingface_hub import HfApi, constants, snapshot_download
-    from huggingface_hub.errors import (
-        GatedRepoError,
-        HFValidationError,
-        RepositoryNotFoundError,
-        RevisionNotFoundError,
-    )
+    from huggingface_hub import HfApi, constants, errors, snapshot_download
 
     try:
         commit = HfApi().model_info(path, revision=revision).sha
         return Path(snapshot_download(path, revision=commit, allow_patterns=list(_PATTERNS))), commit
-    except HFValidationError:
-        raise ProcessorError(f"processor.path: {path!r} is neither a directory nor a repository owner/name") from None
-    except GatedRepoError:
-        raise ProcessorError(
+    except errors.HFValidationError:
+        problem = f"processor.path: {path!r} is neither a directory nor a repository owner/name"
+    except errors.GatedRepoError:
+        problem = (
             f"processor.path: {path} is gated: ask for access at {constants.ENDPOINT}/{path}, with the account whose "
             "token is in HF_TOKEN"
-        ) from None
-    except RevisionNotFoundError:
-        raise ProcessorError(f"processor.revision: {path} has no branch, tag or commit {revision!r}") from None
-    except RepositoryNotFoundError:
-        raise ProcessorError(
+        )
+    except errors.RevisionNotFoundError:
+        problem = f"processor.revision: {path} has no branch, tag or commit {revision!r}"
+    except errors.RepositoryNotFoundError:
+        problem = (
             f"processor.path: {path!r} is no directory, and no model repository at {constants.ENDPOINT} that HF_TOKEN "
             "may read"
-        ) from None
+        )
     except (httpx2.HTTPError, OSError) as error:
-        raise ProcessorError(
+        problem = (
             f"processor.path: {path!r} is no directory, and {constants.ENDPOINT} does not give it: {one_line(error)}"
-        ) from None
+        )
+    raise ProcessorError(problem)

@@ -1,14 +1,13 @@
-"""Rendered texts to token ids, and which of the tokens lie in spans of characters.
+"""Rendered texts to token ids, and which tokens lie in given spans of characters.
 
-A tokenizer that keeps offsets tells where each token stands, and takes a third longer for it. With a byte-level
-vocabulary the lengths of the tokens tell the same: token i covers the bytes between the sums of the lengths before it
-and up to it. That is used where the lengths of a text's tokens add up to its bytes; where they do not (a normalizer
-changed the text, an added token took in the spaces beside it), the text is tokenised again with offsets, and so are
-the texts of other vocabularies.
+A tokenizer that keeps offsets knows where each token stands, but takes a third longer. With a byte-level vocabulary
+the lengths of the tokens say the same: token i covers the bytes between the sum of the lengths before it and the sum
+up to it. This is used where the lengths of a text's tokens add up to its bytes. Where they do not (a normalizer changed
+the text, an added token took in the spaces beside it), the text is tokenised again with offsets. So are the texts of
+other vocabularies.
 
-Typed control tokens come as marks (`packing_udfs.encode.chat_template`), which only a copy of the tokenizer knows, as
-added tokens. Both tokenizers are the fast one of the `tokenizers` library, without the tokens that it puts around
-every text.
+Typed control tokens come as marks (`packing_udfs.encode.chat_template`). Only a copy of the tokenizer knows the marks,
+as added tokens. Both are fast tokenizers of the `tokenizers` library, and add no special tokens around a text.
 """
 
 from collections.abc import Sequence
@@ -20,9 +19,9 @@ from unicodedata import is_normalized
 import numpy as np
 from tokenizers import AddedToken, Encoding, Tokenizer, decoders, normalizers
 
-from packing_udfs.encode.chat_template import Controls, Span
+from packing_udfs.encode.chat_template import MARK_START, Controls, Span
 
-_MARK_START = "\ue000"
+__all__ = ["SpanTokenizer", "Tokens"]
 
 
 class Tokens(NamedTuple):
@@ -33,32 +32,33 @@ class Tokens(NamedTuple):
 
 
 class SpanTokenizer:
-    """Tokenises texts as `tokenizer` (a fast one of transformers) does, knowing `controls`."""
+    """Tokenises texts as `tokenizer` (a fast one of transformers) does, and knows the marks of `controls`."""
 
     def __init__(self, tokenizer, controls: Controls):
         self._backend: Tokenizer = tokenizer.backend_tokenizer
-        # Settings that a tokenizer.json may carry and that a processor's call overrides.
+        # A tokenizer.json may carry these settings, and a processor's call overrides them.
         self._backend.no_truncation()
         self._backend.no_padding()
         self._backend.encode_special_tokens = False
         self._controls = controls
 
     def __call__(self, texts: Sequence[str], spans: Sequence[list[Span]]) -> list[Tokens]:
-        """The tokens of each text, with its spans (in characters, disjoint and in order)."""
-        results: list[Tokens | None] = [None] * len(texts)
-        plain = [i for i, text in enumerate(texts) if _MARK_START not in text]
+        """The tokens of each text with its spans, which are disjoint and in order."""
+        marked = [i for i, text in enumerate(texts) if MARK_START in text]
+        plain = [i for i, text in enumerate(texts) if MARK_START not in text]
+        found: dict[int, Tokens] = {}
         if plain and self._num_bytes is not None:
             encodings = self._backend.encode_batch_fast([texts[i] for i in plain], add_special_tokens=False)
             for i, encoding in zip(plain, encodings, strict=True):
-                results[i] = self._by_lengths(np.asarray(encoding.ids, np.int32), texts[i], spans[i])
-        for marked in (False, True):
-            rest = [i for i, done in enumerate(results) if done is None and (_MARK_START in texts[i]) is marked]
-            if rest:
-                backend = self._marked_backend if marked else self._backend
-                encodings = backend.encode_batch([texts[i] for i in rest], add_special_tokens=False)
-                for i, encoding in zip(rest, encodings, strict=True):
-                    results[i] = _by_offsets(encoding, spans[i])
-        return results
+                tokens = self._by_lengths(np.asarray(encoding.ids, np.int32), texts[i], spans[i])
+                if tokens is not None:
+                    found[i] = tokens
+        for members in ([i for i in plain if i not in found], marked):
+            if members:
+                backend = self._marked_backend if members is marked else self._backend
+                encodings = backend.encode_batch([texts[i] for i in members], add_special_tokens=False)
+                found |= {i: _by_offsets(encoding, spans[i]) for i, encoding in zip(members, encodings, strict=True)}
+        return [found[i] for i in range(len(texts))]
 
     def spell_out(self, ids: np.ndarray) -> list[tuple[int, np.ndarray]]:
         """For each mark in a marked text's ids: its position, and the ids of what it stands for as ordinary text."""
@@ -66,29 +66,28 @@ class SpanTokenizer:
         return [(position, self._spelt_out[ids[position]]) for position in at.tolist()]
 
     def _by_lengths(self, ids: np.ndarray, text: str, spans: list[Span]) -> Tokens | None:
+        """The tokens by their lengths in bytes, None where these do not add up to the text."""
+        assert self._num_bytes is not None
         num_bytes = self._num_bytes[ids]
         ends = num_bytes.cumsum()
         starts = ends - num_bytes
-        plain = text.isascii()
-        total = len(text) if plain else len(text.encode())
-        if total != (ends[-1] if len(ends) else 0) or not (plain or self._keeps(text)):
+        if text.isascii():
+            total = len(text)
+        else:
+            total = len(text.encode())
+            spans = _in_bytes(spans, text)
+            if self._backend.normalizer is not None and not is_normalized("NFC", text):
+                return None
+        if total != (ends[-1] if len(ends) else 0):
             return None
-        if not plain:
-            bounds = [0, *(bound for span in spans for bound in span)]
-            pieces = [len(text[a:b].encode()) for a, b in pairwise(bounds)]
-            at = np.cumsum(pieces).tolist()
-            spans = list(zip(at[::2], at[1::2], strict=True))
         in_span = np.zeros(len(ids), bool)
         for start, end in spans:
             in_span[ends.searchsorted(start, "right") : starts.searchsorted(end, "left")] = True
         return Tokens(ids, in_span)
 
-    def _keeps(self, text: str) -> bool:
-        return self._backend.normalizer is None or is_normalized("NFC", text)
-
     @cached_property
     def _num_bytes(self) -> np.ndarray | None:
-        """int64 [size of the vocabulary]: bytes of each token; None unless tokens are runs of the text's own bytes."""
+        """int64 [size of the vocabulary]: bytes of each token. None unless tokens are runs of the text's own bytes."""
         backend = self._backend
         if not isinstance(backend.decoder, decoders.ByteLevel):
             return None
@@ -100,10 +99,10 @@ class SpanTokenizer:
             num_bytes[i] = len(token)  # a character of the byte-level alphabet is a byte
         for i, token in backend.get_added_tokens_decoder().items():
             num_bytes[i] = len(token.content.encode())
-        # Some post-processors take the spaces off the offsets; spans then follow them.
+        # Some post-processors leave the spaces out of the offsets. Spans then follow the offsets.
         encoding = backend.encode(" a  b \n c ", add_special_tokens=False)
         ends = num_bytes[encoding.ids].cumsum().tolist()
-        return num_bytes if encoding.offsets == list(zip([0, *ends], ends, strict=False)) else None
+        return num_bytes if encoding.offsets == list(pairwise([0, *ends])) else None
 
     @cached_property
     def _marked_backend(self) -> Tokenizer:
@@ -114,15 +113,22 @@ class SpanTokenizer:
 
     @cached_property
     def _spelt_out(self) -> dict[int, np.ndarray]:
-        """For the id of each mark, the ids of the control token it stands for, spelt out as ordinary text."""
+        """For the id of each mark, the ids of its control token, spelt out as ordinary text."""
         backend, spelt = self._backend, {}
         for mark, text in zip(self._controls.marks, self._controls.texts, strict=True):
-            # Added tokens are found by `encode` alone, so its stages are run without it.
+            # Only `encode` looks for added tokens, so its other stages run without it.
             text = backend.normalizer.normalize_str(text) if backend.normalizer else text
             words = backend.pre_tokenizer.pre_tokenize_str(text) if backend.pre_tokenizer else [(text, None)]
             ids = [token.id for word, _ in words for token in backend.model.tokenize(word)]
             spelt[self._marked_backend.token_to_id(mark)] = np.asarray(ids, np.int32)
         return spelt
+
+
+def _in_bytes(spans: list[Span], text: str) -> list[Span]:
+    """Spans of characters as spans of bytes."""
+    bounds = [0, *(bound for span in spans for bound in span)]
+    at = np.cumsum([len(text[start:end].encode()) for start, end in pairwise(bounds)]).tolist()
+    return list(zip(at[::2], at[1::2], strict=True))
 
 
 def _by_offsets(encoding: Encoding, spans: list[Span]) -> Tokens:

@@ -1,13 +1,13 @@
-"""Videos as images: frames taken at set times, encoded, in place of the video in a sample.
+"""Videos as images: frames taken at set times and encoded, in place of the video in a sample.
 
-Which frames is decided from the times in the container before anything is decoded; then the video is decoded once,
-front to back, up to the last frame wanted. Decoding costs what the video is long (about 1 ms a frame of 640 × 360, a
-core), however few frames are kept. Rejected: seeking to each frame, which depends on the container's index and, where
-that is wrong or missing, gives other frames without saying so.
+The times in the container decide which frames are taken, before anything is decoded. Then the video is decoded once,
+front to back, up to the last frame wanted. Decoding costs about 1 ms of a core for a frame of 640 × 360, and all frames
+count, however few are kept. Rejected: seeking to each frame. It depends on the container's index, and where that is
+wrong or missing it silently gives other frames.
 
-Decoders of video are exact by their standards; the conversion to RGB is asked for in its exact form, and one thread
-decodes, so the same bytes give the same frames. Damage is found where the decoder finds it or frames are missing;
-bytes that decode to other pixels are not. PyAV is needed: `pip install packing-udfs[video]`.
+The same bytes give the same frames: video decoders are exact by their standards, the conversion to RGB is asked for in
+its exact form, and one thread decodes. Damage is found where the decoder reports it or where frames are missing, but
+not where damaged bytes decode to other pixels. Needs PyAV: `pip install packing-udfs[video]`.
 """
 
 import io
@@ -19,11 +19,13 @@ import numpy as np
 from PIL import Image
 
 from packing_udfs.config import Video
-from packing_udfs.encode.images import MAX_PIXELS, ImageError
+from packing_udfs.encode.images import MAX_PIXELS, ImageError, save
 
-DEFAULT_NUM_FRAMES = 8
-JPEG_QUALITY = 90
-_ROTATIONS = {  # degrees counterclockwise that the container asks a player to turn the frame
+__all__ = ["choose_frames", "frames", "with_frames"]
+
+_DEFAULT_NUM_FRAMES = 8
+_JPEG_QUALITY = 90
+_ROTATIONS = {  # degrees counterclockwise by which the container asks a player to turn the frame
     90: Image.Transpose.ROTATE_90,
     -90: Image.Transpose.ROTATE_270,
     180: Image.Transpose.ROTATE_180,
@@ -31,11 +33,13 @@ _ROTATIONS = {  # degrees counterclockwise that the container asks a player to t
 }
 
 
-def with_frames(messages: list[dict], media: list[dict], settings: Video) -> tuple[list[dict], list[dict]]:
+def with_frames(
+    messages: list[dict], media: list[dict | None], settings: Video
+) -> tuple[list[dict], list[dict | None]]:
     """A sample's messages and images with frames in place of its videos.
 
-    `media`: {"bytes", "path"} of the sample's images, then of its videos, each kind in the order of its placeholders.
-    A part {"type": "video"} becomes as many image parts as the video gave frames.
+    `media`: {"bytes", "path"} of the sample's images, then of its videos, each in the order of their placeholders. A
+    part {"type": "video"} becomes one image part per frame.
 
         [video, "What happens?"], [clip.mp4]  ─▶  [image, image, "What happens?"], [clip.mp4#12.jpg, clip.mp4#37.jpg]
 
@@ -50,16 +54,20 @@ def with_frames(messages: list[dict], media: list[dict], settings: Video) -> tup
             "image_count", f"{num_images} image and {num_videos} video placeholders for {len(media)} images and videos"
         )
     images, videos = iter(media[:num_images]), iter(media[num_images:])
-    found: list[dict] = []
+    found: list[dict | None] = []
     expanded = []
     for message in messages:
         content = []
         for part in message["content"]:
-            frames = [next(images)] if part["type"] == "image" else []
-            if part["type"] == "video":
-                frames = _frames_of(next(videos), settings)
-            found += frames
-            content += [{"type": "image", "text": None}] * len(frames) if frames else [part]
+            if part["type"] == "image":
+                taken = [next(images)]
+            elif part["type"] == "video":
+                taken = _frames_of(next(videos), settings)
+            else:
+                content.append(part)
+                continue
+            found += taken
+            content += [{"type": "image", "text": None}] * len(taken)
         expanded.append({**message, "content": content})
     return expanded, found
 
@@ -75,6 +83,7 @@ def _frames_of(video: dict | None, settings: Video) -> list[dict]:
 def frames(data: bytes, settings: Video) -> list[tuple[int, bytes]]:
     """(index in the video, encoded image) of the chosen frames, in order. Raises ImageError."""
     import av  # an extra: most sources have no videos
+    from av.error import FFmpegError
 
     try:
         with av.open(io.BytesIO(data)) as container:
@@ -83,8 +92,8 @@ def frames(data: bytes, settings: Video) -> list[tuple[int, bytes]]:
             raise ImageError("video_broken", f"{len(times)} of {num_declared} frames are there")
         chosen = choose_frames(times, settings)
         with av.open(io.BytesIO(data)) as container:
-            return _decode(container, [times[i] for i in chosen], chosen, settings)
-    except (av.error.FFmpegError, IndexError) as error:  # IndexError: no stream of video
+            return _decode(container, [(i, times[i]) for i in chosen], settings)
+    except (FFmpegError, IndexError) as error:  # IndexError: no stream of video
         raise ImageError("video_broken", f"{type(error).__name__}: {error}") from None
 
 
@@ -96,7 +105,7 @@ def choose_frames(times: list[Fraction], settings: Video) -> list[int]:
     0, 1/fps, 2/fps … seconds from the first.
     """
     if settings.fps is None:
-        return _spread(range(len(times)), settings.num_frames or DEFAULT_NUM_FRAMES)
+        return _spread(range(len(times)), settings.num_frames or _DEFAULT_NUM_FRAMES)
     step = 1 / Fraction(settings.fps).limit_denominator(1000)
     num_steps = (times[-1] - times[0]) // step + 1
     shown = [bisect_right(times, times[0] + k * step) - 1 for k in range(num_steps)]
@@ -122,20 +131,19 @@ def _times(container) -> tuple[list[Fraction], int]:
     return shown, stream.frames - (len(packets) - len(shown))
 
 
-def _decode(container, wanted: list[Fraction], indices: list[int], settings: Video) -> list[tuple[int, bytes]]:
+def _decode(container, wanted: list[tuple[int, Fraction]], settings: Video) -> list[tuple[int, bytes]]:
+    """`wanted`: index and time of each frame, in order."""
     stream = container.streams.video[0]
     stream.thread_type = "NONE"
-    pending, found = iter(zip(wanted, indices, strict=True)), []
-    target = next(pending)
+    found: list[tuple[int, bytes]] = []
     for frame in container.decode(stream):
         if frame.is_corrupt:
             raise ImageError("video_broken", f"the frame at {float(frame.time):.2f} s is damaged")
-        if frame.pts is None or frame.pts * stream.time_base < target[0]:
-            continue
-        found.append((target[1], _encode(frame, settings)))
-        target = next(pending, None)
-        if target is None:
-            return found
+        index, time = wanted[len(found)]
+        if frame.pts is not None and frame.pts * stream.time_base >= time:
+            found.append((index, _encode(frame, settings)))
+            if len(found) == len(wanted):
+                return found
     raise ImageError("video_broken", f"{len(found)} of {len(wanted)} frames could be decoded")
 
 
@@ -148,10 +156,6 @@ def _encode(frame, settings: Video) -> bytes:
         image = image.transpose(_ROTATIONS[frame.rotation])
     if settings.longest_edge and max(image.size) > settings.longest_edge:
         scale = Fraction(settings.longest_edge, max(image.size))
-        image = image.resize([max(1, round(side * scale)) for side in image.size], Image.Resampling.BICUBIC)
-    out = io.BytesIO()
-    if settings.format == "png":
-        image.save(out, "PNG")
-    else:
-        image.save(out, "JPEG", quality=JPEG_QUALITY)
-    return out.getvalue()
+        width, height = (max(1, round(side * scale)) for side in image.size)
+        image = image.resize((width, height), Image.Resampling.BICUBIC)
+    return save(image, settings.format, _JPEG_QUALITY)

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from packing_udfs.contract import IGNORE_INDEX, PACK_SCHEMA
-from packing_udfs.encode.family import Family
+from packing_udfs.encode.family import Family, Size
 from packing_udfs.encode.images import ImageError, decode, read_size
 from packing_udfs.published.pictures import segment_sums
 
@@ -188,7 +188,7 @@ def _images(columns: dict[str, pa.Array], limits: Limits) -> Iterator[Fault]:
     packs = np.repeat(np.arange(len(num_images)), num_images)
     data = columns["images"].flatten().field("bytes")
     heights, widths = (columns["image_sizes"].flatten().field(name).to_numpy() for name in ("height", "width"))
-    sizes = list(zip(heights.tolist(), widths.tolist(), strict=True))
+    sizes = list(map(Size, heights.tolist(), widths.tolist()))
     wrong: dict[int, str] = {}
     for k, (image, size) in enumerate(zip(data, sizes, strict=True)):
         problem = _image_problem(image.as_py(), size, limits.decodes)
@@ -200,7 +200,7 @@ def _images(columns: dict[str, pa.Array], limits: Limits) -> Iterator[Fault]:
         yield from _costs(columns, sizes, limits.family)
 
 
-def _image_problem(data: bytes, size: tuple[int, int], decodes: bool) -> str | None:
+def _image_problem(data: bytes, size: Size, decodes: bool) -> str | None:
     try:
         if decodes:
             width, height = decode(data).size
@@ -208,11 +208,11 @@ def _image_problem(data: bytes, size: tuple[int, int], decodes: bool) -> str | N
             height, width = read_size(data)
     except ImageError as error:
         return str(error)
-    stated = f"{size[1]} × {size[0]}"
+    stated = f"{size.width} × {size.height}"
     return None if (height, width) == size else f"{width} × {height} pixels, image_sizes says {stated}"
 
 
-def _costs(columns: dict[str, pa.Array], sizes: list[tuple[int, int]], family: Family) -> Iterator[Fault]:
+def _costs(columns: dict[str, pa.Array], sizes: list[Size], family: Family) -> Iterator[Fault]:
     """Placeholders and vision cost as the processor has them for images of these sizes."""
     samples = pc.list_value_length(columns["sample_ids"]).to_numpy(zero_copy_only=False)
     counts, costs, stated = [], [], columns["vision_cost"].to_numpy()

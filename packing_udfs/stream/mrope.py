@@ -46,7 +46,7 @@ def mrope(
     input_ids: np.ndarray,
     sample_lengths: Sequence[int],
     sample_num_images: Sequence[int],
-    grids: Sequence[Size],
+    grids: Sequence[tuple[int, int]],
     image_token_id: int,
 ) -> np.ndarray:
     """int64 [3, num_tokens]: temporal, height and width position of each token of a pack.
@@ -85,7 +85,7 @@ class MRope:
 
     def __call__(self, pack: dict) -> np.ndarray:
         """int64 [3, num_tokens] of a pack as `packing_udfs.parquet.read.Packs` gives it (NumPy arrays or tensors)."""
-        patches = [self._family.grid(tuple(size)) for size in np.asarray(pack["image_sizes"]).reshape(-1, 2).tolist()]
+        patches = [self._family.grid(Size(*size)) for size in np.asarray(pack["image_sizes"]).reshape(-1, 2).tolist()]
         grids = [(rows // self._merge_size, cols // self._merge_size) for rows, cols in patches]
         lengths, num_images = (np.asarray(pack[name]).tolist() for name in ("sample_lengths", "sample_num_images"))
         return mrope(np.asarray(pack["input_ids"]), lengths, num_images, grids, self._image_token_id)

@@ -10,6 +10,7 @@ import torch
 import transformers
 
 from packing_udfs.encode.encoder import Encoder
+from packing_udfs.encode.family import Size
 from packing_udfs.stream.mrope import mrope, rule_of, stacked
 
 sys.path.insert(0, str(Path(__file__).parents[2]))  # `tests` is no installed package
@@ -48,7 +49,7 @@ def test_positions_of_each_sample_are_transformers_own(name):
         }
         expected = []
         for given, result in zip(samples[i : i + 4], results[i : i + 4], strict=True):
-            grids = [[1, *encoder.family.grid(size)] for size in given.sizes]
+            grids = [[1, *encoder.family.grid(Size(*size))] for size in given.sizes]
             expected.append(rope_index(name, result.input_ids, grids, processor.image_token_id))
         assert rule(pack).tolist() == np.concatenate(expected, axis=1).tolist()
     assert any(h != w for s in samples for h, w in s.sizes)
