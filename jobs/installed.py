@@ -1,7 +1,7 @@
-"""What has to be installed for a job, checked before any of it is imported: one line in place of a traceback.
+"""Check that a job's packages are installed before any is imported: one line instead of a traceback.
 
-The bounds are those of the extra [spark] in pyproject.toml. Spark's own distribution may come without metadata, as
-under spark-submit and on Databricks, so pyspark is asked itself. Cost: some ms. It imports nothing but pyspark.
+The bounds are those of the extra [spark] in pyproject.toml. Spark may come without a distribution's metadata, as under
+spark-submit and on Databricks, so pyspark itself is asked for its version. Cost: some ms; it imports only pyspark.
 """
 
 import importlib
@@ -11,7 +11,7 @@ from importlib import metadata
 from packaging.requirements import Requirement
 from packaging.version import Version
 
-DISTRIBUTION = "packing-udfs"
+__all__ = ["InstallationError", "check", "check_or_exit", "version"]
 
 
 class InstallationError(RuntimeError):
@@ -28,21 +28,20 @@ def version(name: str) -> str:
         return importlib.import_module("pyspark").__version__
 
 
-def check(extra: str = "spark") -> None:
-    """Raises InstallationError when a package of an extra of this project is missing or too old."""
-    for text in metadata.requires(DISTRIBUTION) or []:
-        requirement = Requirement(text)
-        if requirement.marker and requirement.marker.evaluate({"extra": extra}):
-            _check(requirement, extra)
+def check() -> None:
+    """Raises InstallationError when a package of this project's extra [spark] is missing or too old."""
+    for requirement in map(Requirement, metadata.requires("packing-udfs") or []):
+        if requirement.marker and requirement.marker.evaluate({"extra": "spark"}):
+            _check(requirement)
 
 
-def _check(requirement: Requirement, extra: str) -> None:
+def _check(requirement: Requirement) -> None:
     wanted = f"{requirement.name}{requirement.specifier}"
     try:
         found = version(requirement.name)
     except (metadata.PackageNotFoundError, ModuleNotFoundError):
         raise InstallationError(
-            f"{requirement.name} is not installed: pip install 'packing-udfs[{extra}]', or '{wanted}' alone where the "
+            f"{requirement.name} is not installed: pip install 'packing-udfs[spark]', or '{wanted}' alone where the "
             "platform brings Spark; on a cluster, on the workers too"
         ) from None
     if not requirement.specifier.contains(Version(found).base_version):
@@ -52,10 +51,10 @@ def _check(requirement: Requirement, extra: str) -> None:
         )
 
 
-def check_or_exit(extra: str = "spark") -> None:
-    """`check` for entry points: print the message as `error: …` and exit with 1."""
+def check_or_exit() -> None:
+    """`check` for commands: print the message as `error: …` and exit with 1."""
     try:
-        check(extra)
+        check()
     except InstallationError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(1)

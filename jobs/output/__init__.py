@@ -1,1 +1,1 @@
-"""The commit protocol: how packs become visible, all at once, on the Hub or in a folder."""
+"""The commit protocol: how the packs of a run become visible together, on the Hub or in a folder."""

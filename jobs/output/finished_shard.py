@@ -1,8 +1,10 @@
-"""A finished shard as the driver is told of it, and how it is kept for an attempt that goes on."""
+"""The result of a finished shard: what the driver receives of it, and how it is stored for a later attempt."""
 
 import io
 import json
 from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -10,38 +12,10 @@ import pyarrow.parquet as pq
 from packing_udfs import contract
 from packing_udfs.shard.outcomes import LEDGER_SCHEMA
 
-# One row a file, or one without a file when a shard holds no pack.
-RESULT = pa.schema(
-    [
-        ("shard", pa.int32()),
-        ("path", pa.string()),  # in the repository
-        ("num_bytes", pa.int64()),  # of the file; 0 for none
-        ("num_bytes_read", pa.int64()),  # of images that the shard was given
-        ("operation", pa.binary()),  # what `upload` returned, pickled; null without a file
-        ("row_groups", pa.binary()),  # contract.MANIFEST_SCHEMA; this and the next two as `to_ipc` makes them
-        ("quarantine", pa.binary()),  # contract.QUARANTINE_SCHEMA
-        ("ledger", pa.binary()),  # outcomes.LEDGER_SCHEMA
-        ("sums", pa.string()),  # metrics.shard_sums, as JSON
-        ("drawn", pa.string()),  # packs drawn for the report, as JSON; null for none
-        ("reuse", pa.string()),  # what became of the last version's packs (`reused`), as JSON
-        ("num_bytes_uploaded", pa.int64()),  # that Xet had not; null where that is not known
-    ]
-)
-# Those rows in a file, without what only the process that uploaded can use, and with the file's SHA-256.
-_STORED = RESULT.remove(RESULT.get_field_index("operation")).append(pa.field("sha256", pa.string()))
-# What Spark is shown of a finished shard, to count by (`jobs.shards.collect`).
+__all__ = ["COUNTS", "FIELDS", "ShardFile", "dump_files", "from_ipc", "load_files", "to_ipc"]
+
+# What Spark counts of a finished shard (`jobs.shards.collect`).
 COUNTS = ("num_rows", "num_samples", "num_packs", "num_tokens", "num_bytes_read", "num_bytes_written")
-
-
-def count(row: dict) -> dict[str, int]:
-    """`COUNTS` of one row of `RESULT`."""
-    sums = {"num_samples": 0, "num_packs": 0, "num_tokens": 0} | json.loads(row["sums"])
-    return {
-        "num_rows": sum(from_ipc(row["ledger"])["num_rows"].to_pylist()),
-        **{name: sums[name] for name in ("num_samples", "num_packs", "num_tokens")},
-        "num_bytes_read": row["num_bytes_read"],
-        "num_bytes_written": row["num_bytes"],
-    }
 
 
 def to_ipc(table: pa.Table) -> bytes:
@@ -57,37 +31,71 @@ def from_ipc(data: bytes) -> pa.Table:
     return pa.ipc.open_stream(data).read_all()
 
 
-def empty_row(shard: int, path: str) -> dict:
-    """The row of a shard that got no sample and so was no group of Spark's: it is finished too."""
-    return {
-        "shard": shard,
-        "path": path,
-        "num_bytes": 0,
-        "num_bytes_read": 0,
-        "operation": None,
-        "row_groups": None,
-        "quarantine": to_ipc(contract.QUARANTINE_SCHEMA.empty_table()),
-        "ledger": to_ipc(LEDGER_SCHEMA.empty_table()),
-        "sums": json.dumps({}),
-        "drawn": None,
-        "reuse": json.dumps({}),
-        "num_bytes_uploaded": None,
-    }
+_NO_QUARANTINE = to_ipc(contract.QUARANTINE_SCHEMA.empty_table())
+_NO_LEDGER = to_ipc(LEDGER_SCHEMA.empty_table())
 
 
-def dump_rows(rows: Iterable[dict]) -> bytes:
-    """Rows of `RESULT` as a Parquet file without `operation`, each with its file's `sha256` (hex, None without one)."""
+@dataclass(frozen=True, kw_only=True)
+class ShardFile:
+    """One file of a finished shard; a shard that holds no pack has one ShardFile without a file.
+
+    An oversized shard has several. The first one tells what belongs to the whole shard: its quarantine, its ledger,
+    the bytes read and the drawn packs. The defaults are those of a shard that got no sample.
+    """
+
+    shard: int
+    path: str  # in the repository
+    num_bytes: int = 0  # of the file; 0 without one
+    num_bytes_read: int = 0  # of images that the shard was given
+    operation: Any = None  # what `Output.upload` returned; None without a file, and for a shard that was kept
+    row_groups: bytes | None = None  # contract.MANIFEST_SCHEMA as `to_ipc` makes it; None without a file
+    quarantine: bytes = _NO_QUARANTINE  # contract.QUARANTINE_SCHEMA, likewise
+    ledger: bytes = _NO_LEDGER  # outcomes.LEDGER_SCHEMA, likewise
+    sums: str = "{}"  # metrics.shard_sums, as JSON
+    drawn: str | None = None  # packs drawn for the report, as JSON
+    reuse: str = "{}"  # what became of the last version's packs (`jobs.shards.udf.reused`), as JSON
+    num_bytes_uploaded: int | None = None  # that were new to Xet; None when that is not known
+    sha256: str | None = None  # of the file (hex), once the driver has stored it
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Its `COUNTS`."""
+        sums = {"num_samples": 0, "num_packs": 0, "num_tokens": 0} | json.loads(self.sums)
+        return {
+            "num_rows": sum(from_ipc(self.ledger)["num_rows"].to_pylist()),
+            **{name: sums[name] for name in ("num_samples", "num_packs", "num_tokens")},
+            "num_bytes_read": self.num_bytes_read,
+            "num_bytes_written": self.num_bytes,
+        }
+
+    def read_row_groups(self) -> pa.Table:
+        """The file's rows of the manifest (contract.MANIFEST_SCHEMA); none without a file."""
+        return from_ipc(self.row_groups) if self.row_groups else contract.MANIFEST_SCHEMA.empty_table()
+
+
+FIELDS = tuple(name for name in ShardFile.__dataclass_fields__ if name != "sha256")  # what a worker fills in
+
+# What is stored: everything but `operation`, which is only for the process that uploaded.
+_STORED = pa.schema([
+    ("shard", pa.int32()), ("path", pa.string()), ("num_bytes", pa.int64()), ("num_bytes_read", pa.int64()),
+    ("row_groups", pa.binary()), ("quarantine", pa.binary()), ("ledger", pa.binary()), ("sums", pa.string()),
+    ("drawn", pa.string()), ("reuse", pa.string()), ("num_bytes_uploaded", pa.int64()), ("sha256", pa.string()),
+])  # fmt: skip
+
+
+def dump_files(files: Iterable[ShardFile]) -> bytes:
+    """Shard files as a Parquet file, without their `operation`."""
     buffer = io.BytesIO()
-    pq.write_table(pa.Table.from_pylist(list(rows), schema=_STORED), buffer, compression="zstd")
+    pq.write_table(pa.Table.from_pylist([vars(file) for file in files], schema=_STORED), buffer, compression="zstd")
     return buffer.getvalue()
 
 
-def load_rows(data: bytes) -> list[dict]:
-    """The rows of `dump_rows`. Raises ValueError for what no `dump_rows` wrote."""
+def load_files(data: bytes) -> list[ShardFile]:
+    """The shard files of `dump_files`. Raises ValueError for bytes that `dump_files` did not write."""
     try:
         table = pq.read_table(io.BytesIO(data))
     except (OSError, pa.ArrowException) as error:
         raise ValueError(f"no Parquet file: {error}") from None
     if not table.schema.equals(_STORED):
         raise ValueError(f"it has the columns {', '.join(table.column_names)}, not {', '.join(_STORED.names)}")
-    return table.to_pylist()
+    return [ShardFile(**row) for row in table.to_pylist()]

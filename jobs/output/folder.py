@@ -1,82 +1,78 @@
 """Packs to a folder: a Unity Catalog Volume, a mounted disk, or an object store that fsspec opens.
 
-The files of a dataset are the Hub's, byte for byte; how the folder shows all of a run at once is in
-`packing_udfs.storage.folder_state`. In the order of a run:
+The files of a dataset are those of the Hub, byte for byte; `packing_udfs.storage.folder_state` tells how a folder shows
+all files of a run at once. In the order of a run:
 
-    upload    a worker copies its finished shard: written locally, then copied from front to end, as Volumes want it
-    add       the driver notes the shard's result rows in .packing/, so that a run that dies goes on from there
-    publish   small files, then a look whether every file is there, then published.json: the one step that counts
-    after it  plain copies of what people open (README.md, report.html), and the files of the state before last go
+    upload    a worker copies its finished shard: written locally, then copied from front to end, as Volumes need it
+    add       the driver notes the shard's results in .packing/, so that a later attempt goes on from there
+    publish   small files, a check that every file is there, then published.json, which makes the run visible
+    after it  plain copies of what people open (README.md, report.html); the files of the state before last are removed
 
-A path on a disk gets its content by renaming; a PUT to an object store is whole or not at all. So a run that is killed
-anywhere leaves the dataset as it was, and files that the next run uses or removes.
+On a disk a file gets its name when it is whole; an object store takes a PUT whole or not at all. So a run that is
+killed at any point leaves the dataset as it was, and files that the next run uses or removes.
 
-What is there is taken for what it should be only if its content is (`Store.holds`): one read of what would otherwise be
-written. So the same job again mends a damaged folder, and finding it whole costs one read of the dataset.
+A file that is there is reused only if its content is right (`Store.holds`). So the same job again repairs a damaged
+folder; to find it whole costs one read of the dataset.
 
-Only what a run wrote is ever removed: files that published.json names, now or before, and those with an empty note
-in .packing/written/, which is put there before the file and goes when published.json has the name. So a folder may hold
-other files of any name, and one that lost its published.json loses nothing more.
-Rejected: going by names (those of a dataset whose published.json is lost look the same).
+Only files that a run wrote are ever removed: those that published.json names, now or before, and those with an empty
+note in .packing/written/. The note is written before the file and removed when published.json has the name. So a folder
+may hold other files of any name. Rejected: going by names (files of a dataset without its published.json look alike).
 
-One run at a time may write to a folder: a second one notices the first's published.json and fails, but there is no
-lock. It looks right before it writes its own, and again behind it, at published.json and at all files. What remains are
-the milliseconds between look and write: if two runs meet in them, the later state stands and is whole, and the earlier
-run fails if it has not looked again yet; beside a takedown, which removes at once, the later run may fail with files
-missing, and says so. Rejected: writing in place (readers would see it), a lock file (nobody removes it after a crash;
-locks of the system do not reach over all mounts), fsspec's transactions (they rename file by file).
+One run at a time may write to a folder. There is no lock: a run checks published.json right before it replaces it, and
+again afterwards, with all files. If two runs meet in the milliseconds between check and write, the later state stands
+and is whole, and the earlier run fails unless its last check is over. Beside a takedown, which removes at once, the
+later run may find files missing; it fails and says so. Rejected: writing in place (readers would see it), a lock file
+(a crash leaves it; locks of the system do not reach over all mounts), fsspec's transactions (they rename file by file).
 """
 
 import hashlib
-import json
 import logging
 import re
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 
-from jobs.output.finished_shard import dump_rows
+from jobs.output.finished_shard import ShardFile, dump_files
 from jobs.output.folder_files import Store
-from jobs.output.interface import Head, MovedError, OutputError, PublishError, Run, our_info
+from jobs.output.interface import Head, MovedError, OutputError, Published, PublishError, Run
 from jobs.output.sidecars import FOLDER as SIDECARS
-from jobs.output.sidecars import read_rows
-from packing_udfs import contract, manifest
+from jobs.output.sidecars import read_sidecar
+from packing_udfs.contract import REPORT
 from packing_udfs.storage.byte_source import Source
 from packing_udfs.storage.folder_state import DIGITS, PUBLISHED, FolderError, Stored, Tree, is_stored, load, stored_name
 from packing_udfs.storage.folders import open_folder
 from packing_udfs.storage.hub import open_source
 
+__all__ = ["Folder", "FolderDraft"]
+
 WRITTEN = f"{SIDECARS}/written/"  # notes of files that published.json does not name yet
-THREADS = 8  # of files read at a time
-RETRY_SECONDS = 60  # a read is tried again for so long
-_PARTS = ("data", "manifest", "quarantine")  # folders of a dataset; all else is for people
-_HALF = re.compile(r"\.(.+)\.[0-9a-f]{32}")  # a copy that was not finished, and of what
+THREADS = 8  # files read at a time
+RETRY_SECONDS = 60  # a read is repeated for so long
+_PARTS = ("data", "manifest", "quarantine")  # folders of a dataset; people open the other files
+_HALF = re.compile(r"\.(.+)\.[0-9a-f]{32}")  # an unfinished copy; the group is the file's name
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Folder:
-    """`outputs.Output` of a folder, an absolute path or a URL."""
+class Folder(Published):
+    """A folder as an output: an absolute path or a URL."""
 
     folder: str
-    keeps_before: bool = True
-    """Whether files of the state before stay until the next one."""
+    keeps_before: bool = True  # files of the state before, until the next one
 
     @cached_property
     def store(self) -> Store:
         return Store(*open_folder(self.folder))
 
-    def __getstate__(self):
-        return {
-            "folder": self.folder,
-            "keeps_before": self.keeps_before,
-        }  # a file system's connections belong to a process
+    def __getstate__(self) -> dict:
+        # Without the store: a file system's connections belong to a process.
+        return {"folder": self.folder, "keeps_before": self.keeps_before}
 
     def check_token(self) -> None:
-        """A folder needs none. Raises OutputError when nothing opens such an address, or it is a file's."""
+        """Raises OutputError when nothing opens such an address, or a file has it."""
         try:
             is_file = self.store.is_file()
         except (ValueError, OSError) as error:
@@ -85,23 +81,24 @@ class Folder:
             raise OutputError(f"output.repo: {self.folder} is a file; name a folder, which may be a new one")
 
     def read_head(self) -> Head:
-        """What the folder shows; an empty Head when there is none."""
+        """What the folder shows; an empty Head when there is none. Raises OutputError."""
         try:
-            tree, files = self.tree(), self.store.list()
-            readme = self.store.read("README.md").decode() if "README.md" in files else ""  # the copy that people edit
-            if tree is None:
-                paths = sorted(path for path in files if not is_stored(path) and path[0] != ".")
-                return Head(None, tuple(paths), readme)
-            names = [path for path in sorted(tree.files) if path.startswith("manifest/") and path.endswith(".json")]
-            infos = [(Path(path).stem, our_info(self._read(tree, path))) for path in names]
+            return self._read_head()
         except UnicodeDecodeError as error:
             raise OutputError(f"output.repo: the README.md in {self.folder} is not UTF-8, repair it: {error}") from None
         except (OSError, FolderError) as error:
             raise OutputError(f"output.repo: {self.folder} cannot be read: {error}") from None
-        return Head(tree.commit, tuple(sorted(tree.files)), readme, tuple((s, info) for s, info in infos if info))
+
+    def _read_head(self) -> Head:
+        tree, files = self.tree(), self.store.list()
+        readme = self.store.read("README.md") if "README.md" in files else b""  # the copy that people edit
+        if tree is None:
+            paths = sorted(path for path in files if not is_stored(path) and path[0] != ".")
+            return Head(None, tuple(paths), readme.decode())
+        return Head.of(tree.commit, tree.files, readme, lambda path: self.store.read(tree.files[path].file))
 
     def create(self, private: bool) -> Head:
-        """Make the folder when there is none, try a write, and return what it shows. Raises OutputError."""
+        """Make the folder unless it exists, write to it as a test, and return what it shows. Raises OutputError."""
         probe = f"{SIDECARS}/probe-{uuid.uuid4().hex}"
         try:
             self.store.put(probe, b"")
@@ -117,57 +114,44 @@ class Folder:
         except FileNotFoundError:
             return None
 
-    def _read(self, tree: Tree, path: str) -> bytes:
-        return self.store.read(tree.files[path].file)
-
     def read(self, path: str, commit: str) -> bytes:
-        """A file at a commit, which is the folder's or is no more. Raises MovedError."""
+        """A file at a commit. Raises MovedError when the folder shows another one."""
         tree = self.tree()
         if tree is None or tree.commit != commit:
             raise MovedError(self.folder, commit)
-        return self._read(tree, path)
-
-    def read_manifest(self, commit: str, split: str) -> manifest.Manifest:
-        """The manifest of a split at a commit."""
-        names = (contract.MANIFEST_JSON, contract.MANIFEST_PARQUET)
-        return manifest.load(*(self.read(name.format(split=split), commit) for name in names))
-
-    def read_report(self, commit: str) -> dict:
-        """The published report at a commit."""
-        return json.loads(self.read("report.json", commit))
+        return self.store.read(tree.files[path].file)
 
     def source(self, commit: str) -> Source:
         """Where workers read what is published at a commit. Raises MovedError."""
-        self.read("report.json", commit)
+        self.read(REPORT, commit)
         source = open_source(self.folder, retry_seconds=RETRY_SECONDS)
-        source.read_file("report.json")  # and with it the folder's state, which goes along when it is pickled
+        source.read_file(REPORT)  # loads the folder's state, which is pickled with the source
         return source
 
     def remind(self, path_in_repo: str, data: bytes) -> None:
         """A folder has no cache."""
 
-    def upload(self, path_in_repo: str, file: Path) -> Stored:
-        """Copy a local file to where it is stored, unless it is there, and say where. Raises PublishError."""
-        return self.store_content(path_in_repo, file)
+    def upload(self, path_in_repo: str, content: Path | bytes) -> Stored:
+        """Note a path's file as written by a run, write it unless it is there with this content, and say where it is.
 
-    def store_content(self, path: str, content: Path | bytes) -> Stored:
-        """Note a path's file as written by a run, and write it unless it is there with this content (`Store.holds`).
-
-        The note comes first, also of a file that is there: another run may be about to remove it.
+        The note comes first, also for a file that is there: another run may be about to remove it. Raises PublishError.
         """
         sha256 = _digest(content, "sha256")
         num_bytes = len(content) if isinstance(content, bytes) else content.stat().st_size
-        stored = Stored(stored_name(path, sha256), num_bytes, sha256)
-        write = self.store.put if isinstance(content, bytes) else lambda name, file: self.store.copy(file, name)
+        stored = Stored(stored_name(path_in_repo, sha256), num_bytes, sha256)
         try:
             self.store.put(f"{WRITTEN}{stored.file}", b"")
-            if not self.store.holds(stored.file, num_bytes, lambda algorithm: _digest(content, algorithm)):
-                write(stored.file, content)
+            if self.store.holds(stored.file, num_bytes, lambda algorithm: _digest(content, algorithm)):
+                return stored
+            if isinstance(content, bytes):
+                self.store.put(stored.file, content)
+            else:
+                self.store.copy(content, stored.file)
         except OSError as error:
-            raise PublishError(f"{path} cannot be written to {self.folder}: {error}") from error
+            raise PublishError(f"{path_in_repo} cannot be written to {self.folder}: {error}") from error
         return stored
 
-    def whole(self, files: Sequence[Stored], sizes: Mapping[str, int]) -> set[str]:
+    def whole(self, files: Iterable[Stored], sizes: Mapping[str, int]) -> set[str]:
         """Which of the files are there with their content, `sizes` being the folder's listing. Reads them on a disk."""
         there = [stored for stored in files if sizes.get(stored.file) == stored.num_bytes]
         with ThreadPoolExecutor(THREADS) as pool:
@@ -183,33 +167,47 @@ class Folder:
 
 
 class FolderDraft:
-    """`outputs.Draft` of a folder."""
+    """The draft of a run in a folder. Each finished shard has a sidecar of its own."""
 
     def __init__(self, folder: Folder, head: Head, run: Run):
         self._folder, self._head, self._run = folder, head, run
-        on = (head.commit or "nothing")[:DIGITS]  # what is there decides where packs stay (`jobs.shards.last_version`)
-        self._sidecars = f"{SIDECARS}/{run.shards[:DIGITS]}-on-{on}"
+        # Part of the name, because it decides where packs stay (`jobs.shards.last_version`).
+        on = (head.commit or "nothing")[:DIGITS]
+        self._sidecars = f"{SIDECARS}/{run.shards[:DIGITS]}-on-{on}/"
         tree, sizes = folder.tree(), folder.store.list()
-        is_ours = tree is not None and (tree.run, tree.shards) == (run.run, run.shards)
-        named = {stored.file for stored in tree.files.values()} if is_ours else set()
-        is_whole = is_ours and folder.whole(list(tree.files.values()), sizes) == named
-        self.published = head.commit if is_whole else None
-        names = [name for name in sorted(sizes) if name.startswith(f"{self._sidecars}/")]
-        shards = [read_rows(name, folder.store.read(name)) for name in names]
-        whole = folder.whole([stored for rows in shards for _, stored in _files(rows)], sizes)
-        there = [rows for rows in shards if all(stored.file in whole for _, stored in _files(rows))]
-        self.kept = [row | {"operation": None} for rows in there for row in rows]
-        self._files = {path: stored for rows in there for path, stored in _files(rows)}
+        self.published = head.commit if self._is_published(tree, sizes) else None
+        self.kept = self._find_kept(sizes)
+        self._files = _stored(self.kept)
 
-    def add(self, rows: Sequence[dict]) -> None:
-        """Note a finished shard in a sidecar of its own."""
-        hashed = [row | {"sha256": row["operation"].sha256 if row["operation"] else None} for row in rows]
-        self._files |= dict(_files(hashed))
-        self._write(f"{self._sidecars}/{rows[0]['shard']:06d}.parquet", dump_rows(hashed))
+    def _is_published(self, tree: Tree | None, sizes: Mapping[str, int]) -> bool:
+        """Whether the folder shows this very run with all files whole."""
+        if tree is None or (tree.run, tree.shards) != (self._run.run, self._run.shards):
+            return False
+        files = tree.files.values()
+        return self._folder.whole(files, sizes) == {stored.file for stored in files}
+
+    def _find_kept(self, sizes: Mapping[str, int]) -> list[ShardFile]:
+        """The shards of the sidecars, as far as all files of a shard are whole."""
+        names = sorted(name for name in sizes if name.startswith(self._sidecars))
+        shards = [read_sidecar(name, self._folder.store.read(name)) for name in names]
+        found = [file for shard in shards for file in shard]
+        stored = _stored(found)
+        whole = self._folder.whole(stored.values(), sizes)
+        broken = {file.shard for file in found if file.num_bytes and stored[file.path].file not in whole}
+        return [file for file in found if file.shard not in broken]
+
+    def add(self, files: Sequence[ShardFile]) -> None:
+        """Note a finished shard in its sidecar."""
+        hashed = [replace(file, sha256=file.operation.sha256) if file.operation else file for file in files]
+        self._files |= _stored(hashed)
+        self._write(f"{self._sidecars}{files[0].shard:06d}.parquet", dump_files(hashed))
 
     def publish(self, files: Mapping[str, bytes], delete: Sequence[str]) -> str:
-        """Replace published.json when all that it will name is there. Raises PublishError with the folder unchanged."""
-        small = {path: self._folder.store_content(path, data) for path, data in sorted(files.items())}
+        """Replace published.json when all files that it will name are there, and return its commit.
+
+        As `HubDraft.publish`. Raises PublishError, with the folder unchanged unless the message says otherwise.
+        """
+        small = {path: self._folder.upload(path, data) for path, data in sorted(files.items())}
         before = self._unmoved()
         old = before.files if before else {}
         new = {path: stored for path, stored in old.items() if path not in set(delete)} | self._files | small
@@ -229,9 +227,8 @@ class FolderDraft:
         return now
 
     def _check_published(self, tree: Tree) -> None:
-        """Raises PublishError when another run published at the same moment; what is there is left for the next run."""
-        now = self._folder.tree()
-        if now != tree:
+        """Raises PublishError when another run published at the same moment; the next run mends what that left."""
+        if self._folder.tree() != tree:
             raise PublishError(
                 f"{self._folder.folder}: another run published at the same moment, and its state stands; one run at a "
                 "time may write to a folder. Run the job again"
@@ -244,13 +241,13 @@ class FolderDraft:
             ) from None
 
     def _tree(self, new: Mapping[str, Stored], before: Tree | None) -> Tree:
-        """The state to publish, with what stays behind it for a while and what goes."""
+        """The state to publish, with the other files that stay for a while and those that go."""
         named = {stored.file for stored in new.values()}
         there = self._folder.store.list()
         written, halves = _written(there)
         replaced = {stored.file for stored in before.files.values()} - named if before else set()
         stays = replaced or set(before.before if before else ())  # the same state again keeps those before it
-        stays = (stays | written) - named if self._folder.keeps_before else set()  # written: a run may be at it still
+        stays = (stays | written) - named if self._folder.keeps_before else set()  # a run may still need `written`
         gone = (halves | written | (before.ours if before else set())) & there.keys() - named - stays
         return Tree(new, self._run.run, self._run.shards, tuple(sorted(stays)), tuple(sorted(gone)))
 
@@ -258,7 +255,7 @@ class FolderDraft:
         """Remove the sidecars."""
         logger.info("giving up what was packed into %s: %s", self._folder.folder, reason)
         store = self._folder.store
-        store.remove([name for name in store.list() if name.startswith(f"{self._sidecars}/")])
+        store.remove([name for name in store.list() if name.startswith(self._sidecars)])
 
     def _write(self, name: str, data: bytes) -> None:
         try:
@@ -277,42 +274,43 @@ class FolderDraft:
                 )
 
     def _tidy(self, tree: Tree, top: Mapping[str, bytes]) -> None:
-        """Plain copies of what people open; away with what goes, sidecars, and notes of what the tree has."""
+        """Write plain copies of what people open; remove what goes, sidecars, and notes of what the tree names."""
         store = self._folder.store
+        noted = {f"{WRITTEN}{name}" for name in tree.ours}
         try:
             for path, data in top.items():
                 store.put(path, data)
             names = store.list()
             store.remove([name for name in tree.gone if name in names])
-            noted = {f"{WRITTEN}{name}" for name in tree.ours}
-            store.remove([name for name in names if name in noted or _is_sidecar(name)])
+            sidecars = [name for name in names if name.startswith(f"{SIDECARS}/") and not name.startswith(WRITTEN)]
+            store.remove([*sidecars, *(name for name in names if name in noted)])
         except OSError as error:
             logger.warning("%s is published, but not tidied: %s", self._folder.folder, error)
 
 
-def _files(rows: Sequence[dict]) -> list[tuple[str, Stored]]:
-    """(path, where it is stored) of the files in rows of a sidecar."""
-    return [
-        (row["path"], Stored(stored_name(row["path"], row["sha256"]), row["num_bytes"], row["sha256"]))
-        for row in rows
-        if row["num_bytes"]
-    ]
+def _stored(files: Iterable[ShardFile]) -> dict[str, Stored]:
+    """Path → where it is stored, of shards' files whose hash is known."""
+    found = {}
+    for file in files:
+        if file.num_bytes:
+            assert file.sha256 is not None
+            found[file.path] = Stored(stored_name(file.path, file.sha256), file.num_bytes, file.sha256)
+    return found
 
 
 def _written(names: Iterable[str]) -> tuple[set[str], set[str]]:
-    """The files that have a note of being a run's, and unfinished copies of such."""
+    """The files that a run has noted as its own, and unfinished copies of such files."""
     noted = {name.removeprefix(WRITTEN) for name in names if name.startswith(WRITTEN)}
-    halves = {name for name in names if (half := _HALF.fullmatch(PurePosixPath(name).name))
-              and str(PurePosixPath(name).with_name(half[1])) in noted}  # fmt: skip
+    halves = set()
+    for name in map(PurePosixPath, names):
+        half = _HALF.fullmatch(name.name)
+        if half and str(name.with_name(half[1])) in noted:
+            halves.add(str(name))
     return noted, halves
 
 
-def _is_sidecar(name: str) -> bool:
-    return name.startswith(f"{SIDECARS}/") and not name.startswith(WRITTEN)
-
-
 def _digest(content: Path | bytes, algorithm: str) -> str:
-    """A content's digest (hex); MD5 is for comparing with what object stores keep."""
+    """A content's digest (hex); MD5 only serves to compare with what object stores keep."""
     if isinstance(content, bytes):
         return hashlib.new(algorithm, content, usedforsecurity=False).hexdigest()
     with content.open("rb") as file:

@@ -1,8 +1,8 @@
 """Files of a folder, wherever fsspec finds it: read, listed, and written whole or not at all.
 
-On a disk (and so in a Unity Catalog Volume) a file is written beside its place and takes its name when it is whole; a
-PUT to an object store is atomic by itself. Writes go from front to end, since Volumes know neither appending nor
-writing in the middle. fsspec's own `put_file` of local files would show half a file.
+On a disk (and so in a Unity Catalog Volume) a file is written beside its place and gets its name when it is whole; a
+PUT to an object store is atomic. Files are written from front to end, since Volumes can neither append nor write in the
+middle. Rejected: fsspec's `put_file` for local files, which would show half a file.
 """
 
 import base64
@@ -17,34 +17,36 @@ from pathlib import Path
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
+__all__ = ["Store"]
+
 
 class Store:
-    """Small and large files of one folder by their paths in it; a write is whole or not at all."""
+    """Small and large files of one folder, by their paths in it."""
 
     def __init__(self, fs: fsspec.AbstractFileSystem, root: str):
         self._fs, self._root = fs, root.rstrip("/")
         self._is_local = isinstance(fs, LocalFileSystem)
 
     def is_file(self) -> bool:
-        """Whether there is a file where the folder should be."""
+        """Whether the folder's address is that of a file."""
         return self._fs.isfile(self._root)
 
     def list(self) -> dict[str, int]:
-        """Path → bytes of all files, hidden ones too; none where there is no folder."""
+        """Path → bytes of all files, hidden ones too; none when there is no folder."""
         self._fs.invalidate_cache()
-        found = self._fs.find(self._root, detail=True)
+        found = dict(self._fs.find(self._root, detail=True))
         return {path[len(self._root) + 1 :]: info["size"] for path, info in found.items()}
 
     def read(self, name: str) -> bytes:
         """A file's content. Raises FileNotFoundError."""
-        return self._fs.cat_file(f"{self._root}/{name}")
+        return bytes(self._fs.cat_file(f"{self._root}/{name}"))  # pyright: ignore[reportArgumentType] – never str
 
     def holds(self, name: str, num_bytes: int, digest: Callable[[str], str]) -> bool:
-        """Whether a file has this very content; `digest` gives the content's digest (hex) by an algorithm's name.
+        """Whether a file has a content, of which `digest` gives the digest (hex) by an algorithm's name.
 
-        On a disk the file is read, if it has the size: a flipped bit is found at the cost of one read, and a file that
-        is not there costs nothing. In an object store nothing is read: the MD5 that it keeps (S3's ETag of a plain PUT,
-        Google's md5Hash) is compared; without one the answer is no, and the content is written once more.
+        On a disk a file of this size is read, which finds a flipped bit. In an object store nothing is read: the MD5
+        that it keeps (S3's ETag of a plain PUT, Google's md5Hash) is compared; without one the answer is no, and the
+        content is written once more.
         """
         try:
             info = self._fs.info(f"{self._root}/{name}")
@@ -57,7 +59,7 @@ class Store:
         return _md5_of(info) == digest("md5")
 
     def is_intact(self, name: str, sha256: str) -> bool:
-        """Whether a file that is there has this SHA-256 (hex): read on a disk, believed of an object store."""
+        """Whether a file that is there has this SHA-256 (hex): read on a disk, assumed of an object store."""
         if not self._is_local:
             return True
         with open(f"{self._root}/{name}", "rb") as file:
@@ -72,7 +74,7 @@ class Store:
             half.write_bytes(data)
 
     def copy(self, file: Path, name: str) -> None:
-        """Copy a local file, from front to end."""
+        """Copy a local file."""
         if not self._is_local:
             self._fs.put_file(str(file), f"{self._root}/{name}")
             return
@@ -81,7 +83,7 @@ class Store:
 
     @contextmanager
     def _half(self, name: str) -> Iterator[Path]:
-        """A file beside the one to write, which takes its name when it is whole and on the disk."""
+        """A file beside the one to write, which gets its name when it is whole and on the disk."""
         target = Path(self._root, name)
         target.parent.mkdir(parents=True, exist_ok=True)
         half = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
@@ -94,14 +96,14 @@ class Store:
             half.unlink(missing_ok=True)
 
     def remove(self, names: Sequence[str]) -> None:
-        """Remove files, as far as they are there."""
+        """Remove files; missing ones are ignored."""
         for name in names:
             with suppress(FileNotFoundError):
                 self._fs.rm_file(f"{self._root}/{name}")
 
 
 def _md5_of(info: dict) -> str | None:
-    """The MD5 (hex) that a store keeps of a file, if it says so; an ETag that is something else equals no MD5."""
+    """The MD5 (hex) that a store keeps of a file, if it does; any other ETag equals no MD5."""
     if "md5Hash" in info:
         return base64.b64decode(info["md5Hash"]).hex()
     return str(info["ETag"]).strip('"') if "ETag" in info else None

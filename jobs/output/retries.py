@@ -1,7 +1,6 @@
-"""Asking the Hub again: what is worth another try, and for how long.
+"""Asking the Hub again, with growing pauses, while it is busy (429), away (5xx) or cut off. Other answers are final.
 
-A Hub that is busy (429), away (5xx) or cut off is asked again with growing pauses for as long as the caller says; all
-else is an answer. Libraries between us and the Hub wrap what they catch, so the causes of an error are looked at too.
+Libraries between us and the Hub wrap what they catch, so an error's causes are examined too.
 """
 
 import logging
@@ -15,39 +14,47 @@ from tenacity import RetryCallState, Retrying, retry_if_exception
 from packing_udfs.storage.hub_errors import chain, is_refused_here, one_line
 from packing_udfs.storage.retry_policy import PASSING_STATUS, pause
 
-# What a request to the Hub may raise. hf_xet raises RuntimeError for what its server or the network did.
+__all__ = ["HUB_ERRORS", "LOCAL_SECONDS", "is_transient", "one_line", "retrying", "status_of"]
+
+# What a request to the Hub may raise. hf_xet raises RuntimeError for errors of its server or of the network.
 HUB_ERRORS = (HfHubHTTPError, httpx2.HTTPError, OSError, RuntimeError, ValueError)
-# Without an answer. A file that is not in the cache is one that the Hub could not be asked for.
+# Raised without an answer. LocalEntryNotFoundError: a file is not in the cache and the Hub could not be asked for it.
 UNANSWERED = (HfHubHTTPError, httpx2.TransportError, ConnectionError, TimeoutError, LocalEntryNotFoundError)
 LOCAL_SECONDS = 10  # seconds, for a Hub on this machine that is not running
 logger = logging.getLogger(__name__)
 
 
+def status_of(error: BaseException) -> int | None:
+    """The HTTP status that the Hub answered with, None for an error that is no answer."""
+    return error.response.status_code if isinstance(error, HfHubHTTPError) and error.response is not None else None
+
+
 def is_transient(error: BaseException) -> bool:
-    """Whether the Hub was busy, away or cut off. What it answered decides, wherever it is among an error's causes."""
+    """Whether the Hub was busy, away or cut off. An answer decides, wherever it is among the error's causes."""
     found = list(chain(error))
     for one in found:
-        if isinstance(one, HfHubHTTPError) and one.response is not None:
-            return one.response.status_code in PASSING_STATUS
+        if (status := status_of(one)) is not None:
+            return status in PASSING_STATUS
     return any(isinstance(one, UNANSWERED) for one in found)
 
 
 def retrying(seconds: float, again: Callable[[BaseException], bool] = is_transient) -> Retrying:
-    """Call something again, for about `seconds`, while it raises errors of which `again` holds; the last is raised.
+    """Repeat a call for about `seconds` while `again` holds for the error that it raises; the last one is raised.
 
-    A Hub of this machine that is not running gets LOCAL_SECONDS at most: time to be restarted, and no more.
+    A Hub of this machine that is not running gets LOCAL_SECONDS at most: enough time to restart it.
     """
 
     def limit(state: RetryCallState) -> float:
-        return min(seconds, LOCAL_SECONDS) if is_refused_here(state.outcome.exception()) else seconds
+        return min(seconds, LOCAL_SECONDS) if is_refused_here(_error(state)) else seconds
 
     def is_over(state: RetryCallState) -> bool:
-        if limit(state) < seconds:  # which is not overstepped by a pause
-            return state.seconds_since_start + state.upcoming_sleep > limit(state)
-        return state.seconds_since_start >= seconds
+        passed = state.seconds_since_start or 0.0
+        if limit(state) < seconds:  # no pause may go beyond it
+            return passed + state.upcoming_sleep > limit(state)
+        return passed >= seconds
 
     def say(state: RetryCallState) -> None:
-        text = f"{one_line(state.outcome.exception())}; trying again"
+        text = f"{one_line(_error(state))}; trying again"
         if state.attempt_number == 1:
             text += f" for up to {limit(state):,.0f} s"
             text += "" if "HF_ENDPOINT" in text else f"; HF_ENDPOINT is {constants.ENDPOINT}"
@@ -60,3 +67,9 @@ def retrying(seconds: float, again: Callable[[BaseException], bool] = is_transie
         before_sleep=say,
         reraise=True,
     )
+
+
+def _error(state: RetryCallState) -> BaseException:
+    error = state.outcome.exception() if state.outcome else None
+    assert error is not None, "a call is repeated only after an error"
+    return error

@@ -1,19 +1,21 @@
-"""Sidecars of a pull request's finished shards (`pull_request`): their names, what is in them, and what they tell.
+"""Sidecars: Parquet files that tell of finished shards whose run is not published yet.
 
-A sidecar on the main branch is what is left when somebody merged such a pull request before its run was done. The
-files that it names are then there and belong to no dataset: the manifest, if there is one, is of the run before.
+A sidecar on the main branch is left over when somebody merged such a pull request before its run was done. The files
+that it names belong to no dataset: the manifest, if there is one, is of the run before.
 
-    main   data/train/00000.parquet   of the unfinished run, by .packing/00001.parquet   left
-           data/train/00001.parquet   of the run before                                  in the manifest
+    main   data/train/00000.parquet   of the unfinished run, named in .packing/00001.parquet   left over
+           data/train/00001.parquet   of the run before                                        in the manifest
 
-A row counts only while the file there has the SHA-256 that it names: what somebody put in its place is theirs.
+A ShardFile counts only while the file there has the SHA-256 that it names: another content is somebody else's.
 """
 
 import logging
 import re
 from collections.abc import Callable, Iterable, Mapping
 
-from jobs.output.finished_shard import load_rows
+from jobs.output.finished_shard import ShardFile, load_files
+
+__all__ = ["FOLDER", "is_there", "last_part", "left_in", "name_of", "names_in", "read_sidecar"]
 
 FOLDER = ".packing"
 _NAME = re.compile(rf"{re.escape(FOLDER)}/(\d{{5}})\.parquet")
@@ -26,30 +28,30 @@ def name_of(part: int) -> str:
 
 
 def names_in(paths: Iterable[str]) -> list[str]:
-    """Those of the paths that are sidecars', sorted."""
+    """The paths that are sidecars, sorted."""
     return sorted(path for path in paths if _NAME.fullmatch(path))
 
 
 def last_part(paths: Iterable[str]) -> int:
-    """The highest part of which there is a sidecar, 0 for none."""
-    return max((int(_NAME.fullmatch(path)[1]) for path in names_in(paths)), default=0)
+    """The highest part that has a sidecar, 0 for none."""
+    return max((int(found[1]) for path in paths if (found := _NAME.fullmatch(path))), default=0)
 
 
-def read_rows(name: str, data: bytes) -> list[dict]:
-    """The rows of a sidecar; none where it cannot be read: its shards are packed again."""
+def read_sidecar(name: str, data: bytes) -> list[ShardFile]:
+    """What a sidecar tells. One that cannot be read tells nothing: its shards are packed again."""
     try:
-        return load_rows(data)
+        return load_files(data)
     except ValueError as error:
         logger.warning("%s cannot be read, its shards are packed again: %s", name, error)
         return []
 
 
-def is_there(row: dict, files: Mapping[str, str]) -> bool:
-    """Whether a row's file, if it has one, is among `files` (path → SHA-256) with the row's content."""
-    return not row["num_bytes"] or files.get(row["path"]) == row["sha256"]
+def is_there(file: ShardFile, contents: Mapping[str, str]) -> bool:
+    """Whether a shard's file, if it has one, is among `contents` (path → SHA-256) unchanged."""
+    return not file.num_bytes or contents.get(file.path) == file.sha256
 
 
-def left_in(files: Mapping[str, str], read: Callable[[str], bytes]) -> tuple[str, ...]:
-    """Paths of shards that an unfinished run left on a branch of these files (path → SHA-256), sorted."""
-    rows = [row for name in names_in(files) for row in read_rows(name, read(name))]
-    return tuple(sorted({row["path"] for row in rows if row["num_bytes"] and is_there(row, files)}))
+def left_in(contents: Mapping[str, str], read: Callable[[str], bytes]) -> tuple[str, ...]:
+    """Paths of shards that an unfinished run left on a branch with these `contents` (path → SHA-256), sorted."""
+    files = [file for name in names_in(contents) for file in read_sidecar(name, read(name))]
+    return tuple(sorted({file.path for file in files if file.num_bytes and is_there(file, contents)}))

@@ -32,9 +32,10 @@ import numpy as np
 import pyarrow as pa
 
 from jobs.output import hub_repository
-from jobs.output.finished_shard import empty_row, to_ipc
+from jobs.output.finished_shard import ShardFile, to_ipc
 from jobs.output.folder import Folder
 from jobs.output.interface import Head, Run
+from jobs.output.open import Output
 from jobs.pages.run import PICTURES
 from jobs.published.dataset import Packed, open_packed
 from jobs.published.remainder import (
@@ -122,7 +123,7 @@ def take_down(repo: str, wanted: Wanted, *, processor: str | None = None) -> Don
     )
 
 
-def _open(repo: str) -> tuple[Folder | hub_repository.Repository, Head, Packed]:
+def _open(repo: str) -> tuple[Output, Head, Packed]:
     """A repository and its main branch. Raises TakedownError when it has no packs."""
     in_folder = is_folder(repo)
     repository = Folder(repo, keeps_before=False) if in_folder else hub_repository.Repository(repo, RETRY_SECONDS)
@@ -249,7 +250,7 @@ def _units(table: pa.Table, encoder: Encoder) -> list[list[Unit]]:
     return packs
 
 
-def _publish(repository: Folder | hub_repository.Repository, head: Head, new: NewRevision, wanted: Wanted) -> str:
+def _publish(repository: Output, head: Head, new: NewRevision, wanted: Wanted) -> str:
     """Upload the files that were packed again and commit the new revision; its commit."""
     parts = new.splits.values()
     delete = [file.path for part in parts for file in part.files if not file.num_bytes]
@@ -266,11 +267,13 @@ def _publish(repository: Folder | hub_repository.Repository, head: Head, new: Ne
     return draft.publish(small, delete)
 
 
-def _uploaded(repository: Folder | hub_repository.Repository, shard: int, file: RewrittenFile, folder: Path) -> dict:
-    """Upload a file; its row of results."""
-    return empty_row(shard, file.path) | {
-        "num_bytes": file.num_bytes,
-        "row_groups": to_ipc(file.row_groups),
-        "sums": json.dumps(file.after),
-        "operation": repository.upload(file.path, folder / file.path),
-    }
+def _uploaded(repository: Output, shard: int, file: RewrittenFile, folder: Path) -> ShardFile:
+    """Upload a file; what a draft needs of it."""
+    return ShardFile(
+        shard=shard,
+        path=file.path,
+        num_bytes=file.num_bytes,
+        row_groups=to_ipc(file.row_groups),
+        sums=json.dumps(file.after),
+        operation=repository.upload(file.path, folder / file.path),
+    )

@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from jobs.output.interface import Head, Output, OutputError
+from jobs.output.interface import Head, OutputError
+from jobs.output.open import Output
 from jobs.shards.plan import VALIDATION, splits_of
 from packing_udfs import contract
 from packing_udfs.config import Config

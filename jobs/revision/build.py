@@ -9,8 +9,9 @@ from typing import Any
 import pyarrow as pa
 
 from jobs import adapters
-from jobs.output.finished_shard import count, from_ipc
-from jobs.output.interface import Draft, Head
+from jobs.output.finished_shard import ShardFile, from_ipc
+from jobs.output.interface import Head
+from jobs.output.open import Draft
 from jobs.pages.run import PICTURES
 from jobs.revision import card, figures
 from jobs.revision.append_rules import replaced_splits
@@ -39,7 +40,7 @@ class Publication:
     plan: ShardPlan
     head: Head
     appended: Mapping[str, Manifest]
-    shards: Sequence[dict]
+    shards: Sequence[ShardFile]
     ledger: Ledger
     vision_unit: str
 
@@ -56,13 +57,13 @@ class Publication:
         )
         shards = {split: self._of_split(split) for split in splits_of(self.config)}
         manifests = {split: self._manifest(split, run, shards[split]) for split in shards}
-        drawn = {split: next((shard for shard in shards[split] if shard["drawn"]), None) for split in shards}
+        drawn = {split: next((shard for shard in shards[split] if shard.drawn), None) for split in shards}
         stays = [split for split, _ in self.head.manifests if split not in replaced]
         licenses = {*(card.licenses_of(self.head.readme) if stays else ())}
         revision = Revision(
             manifests=manifests,
             report=self._report(run, {split: info for split, (info, _) in manifests.items()}, drawn),
-            drawn={split: json.loads(shard["drawn"]) for split, shard in drawn.items() if shard},
+            drawn={split: json.loads(shard.drawn) for split, shard in drawn.items() if shard and shard.drawn},
             quarantine={_quarantine_path(split, shards[split]): _quarantine(shards[split]) for split in shards},
             licenses=sorted(licenses.union(*(source.licenses for source in self.sources))),
             head=self.head,
@@ -70,17 +71,17 @@ class Publication:
         )
         return revision.report.dump() | {"commit": draft.publish(small_files(revision), delete)}
 
-    def _of_split(self, split: str) -> list[dict]:
+    def _of_split(self, split: str) -> list[ShardFile]:
         is_first = split == self.config.output.split
-        return [shard for shard in self.shards if (shard["shard"] < self.plan.num_train) == is_first]
+        return [shard for shard in self.shards if (shard.shard < self.plan.num_train) == is_first]
 
     def _manifest(
-        self, split: str, run: shape.RunOfSplit, shards: Sequence[dict]
+        self, split: str, run: shape.RunOfSplit, shards: Sequence[ShardFile]
     ) -> tuple[shape.ManifestInfo, pa.Table]:
         """A split's info and row groups; an append adds its own behind those that are there."""
         empty = contract.MANIFEST_SCHEMA.empty_table()
-        row_groups = pa.concat_tables([empty, *(from_ipc(s["row_groups"]) for s in shards if s["row_groups"])])
-        sums, runs = add(json.loads(shard["sums"]) for shard in shards), [run]
+        row_groups = pa.concat_tables([empty, *(shard.read_row_groups() for shard in shards)])
+        sums, runs = add(json.loads(shard.sums) for shard in shards), [run]
         num_shards = self.plan.num_train if split == self.config.output.split else self.plan.num_validation
         if before := self.appended.get(split):
             info = shape.ManifestInfo.of(before)
@@ -110,11 +111,9 @@ class Publication:
         return info, row_groups
 
     def _report(
-        self, run: shape.RunOfSplit, infos: Mapping[str, shape.ManifestInfo], drawn: Mapping[str, dict | None]
+        self, run: shape.RunOfSplit, infos: Mapping[str, shape.ManifestInfo], drawn: Mapping[str, ShardFile | None]
     ) -> shape.Report:
-        places = {
-            split: shape.Drawn(file=shard["path"], row_group=0) if shard else None for split, shard in drawn.items()
-        }
+        places = {split: shape.Drawn(file=shard.path, row_group=0) if shard else None for split, shard in drawn.items()}
         return shape.Report(
             contract=contract.VERSION,
             run=run.run,
@@ -122,9 +121,9 @@ class Publication:
             sources=run.sources,
             ledger=[shape.LedgerRow(**row) for row in self.ledger.table.to_pylist()],
             quarantine=self.ledger.reasons(),
-            quarantine_examples=examples(from_ipc(shard["quarantine"]) for shard in self.shards),
+            quarantine_examples=examples(from_ipc(shard.quarantine) for shard in self.shards),
             splits={split: shape.SplitOfReport.of(info, places[split]) for split, info in infos.items()},
-            metrics=add(count(shard) for shard in self.shards),
+            metrics=add(shard.counts for shard in self.shards),
             versions=versions(),
         )
 
@@ -149,11 +148,11 @@ def _counts(pinned: PinnedSource, ledger: Ledger) -> shape.SourceCounts:
     )
 
 
-def _quarantine(shards: Sequence[dict]) -> pa.Table:
-    tables = [from_ipc(shard["quarantine"]) for shard in shards]
+def _quarantine(shards: Sequence[ShardFile]) -> pa.Table:
+    tables = [from_ipc(shard.quarantine) for shard in shards]
     return pa.concat_tables([contract.QUARANTINE_SCHEMA.empty_table(), *tables])
 
 
-def _quarantine_path(split: str, shards: Sequence[dict]) -> str:
+def _quarantine_path(split: str, shards: Sequence[ShardFile]) -> str:
     """The file is named after the split's first data file."""
-    return f"{contract.QUARANTINE_DIR.format(split=split)}/{Path(shards[0]['path']).stem}.parquet"
+    return f"{contract.QUARANTINE_DIR.format(split=split)}/{Path(shards[0].path).stem}.parquet"

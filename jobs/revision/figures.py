@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from jobs.output.finished_shard import ShardFile
 from packing_udfs import metrics
 from packing_udfs.published import straggler
 from packing_udfs.published.shape import Report
@@ -41,30 +42,30 @@ def totals(row_groups: pa.Table) -> dict[str, int]:
     }
 
 
-def transfer(shards: Iterable[dict]) -> dict[str, Any]:
-    """Bytes of images read, of files written and of these uploaded, from the rows of finished shards.
+def transfer(shards: Iterable[ShardFile]) -> dict[str, Any]:
+    """Bytes of images read, of files written and of these uploaded, by finished shards.
 
     They are never published: what is new to Xet depends on the worker's cache. Uploaded bytes and the share that was
     deduplicated are None where nothing went through Xet.
     """
-    rows = [row for row in shards if row["num_bytes"]]
-    known = [row for row in rows if row["num_bytes_uploaded"] is not None]
-    written, uploaded = sum(row["num_bytes"] for row in known), sum(row["num_bytes_uploaded"] for row in known)
+    rows = [row for row in shards if row.num_bytes]
+    known = [(row.num_bytes, row.num_bytes_uploaded) for row in rows if row.num_bytes_uploaded is not None]
+    written, uploaded = sum(num for num, _ in known), sum(num for _, num in known)
     return {
-        "num_bytes_read": sum(row["num_bytes_read"] for row in rows),
-        "num_bytes_written": sum(row["num_bytes"] for row in rows),
+        "num_bytes_read": sum(row.num_bytes_read for row in rows),
+        "num_bytes_written": sum(row.num_bytes for row in rows),
         "num_bytes_uploaded": uploaded if known else None,
         "share_deduplicated": round(max(0.0, 1 - uploaded / written), 6) if known else None,
     }
 
 
-def reuse(shards: Iterable[dict], why_afresh: Mapping[str, str]) -> dict[str, Any]:
+def reuse(shards: Iterable[ShardFile], why_afresh: Mapping[str, str]) -> dict[str, Any]:
     """What became of the packs of the last version: counts, and why some files were packed afresh.
 
     `why_afresh`: split → reason, of splits whose last version was of another kind. It is never published: a version
     has one report, whether it was reached in one step or in two.
     """
-    found = [json.loads(row["reuse"]) for row in shards]
+    found = [json.loads(row.reuse) for row in shards]
     counts = metrics.add({name: n for name, n in one.items() if name != "why"} for one in found)
     whys = Counter(one["why"] for one in found if "why" in one)
     return {**counts, "why_afresh": {**why_afresh, **{f"{n} files": why for why, n in sorted(whys.items())}}}

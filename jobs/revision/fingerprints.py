@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from jobs.installed import version
-from jobs.output.finished_shard import RESULT
+from jobs.output.finished_shard import FIELDS
 from jobs.shards.plan import ShardPlan
 from jobs.sources.pinned import PinnedSource
 from packing_udfs import contract
@@ -39,7 +39,7 @@ def shards_fingerprint(
     del tree["quality"]
     tree["output"] = {name: tree["output"][name] for name in ("repo", "split", "mode", "reuse", "max_drift")}
     commits = [source.commit for source in sources]
-    return _sha256([contract.VERSION, tree, commits, processor.fingerprint, plan.paths, RESULT.names, versions()])
+    return _sha256([contract.VERSION, tree, commits, processor.fingerprint, plan.paths, FIELDS, versions()])
 
 
 def plain(config: Config, processor: ProcessorFiles) -> dict[str, Any]:

@@ -1,1 +1,1 @@
-"""The Spark job: which shards there are, what workers do, what comes back."""
+"""The Spark job: which shards there are, what workers do, and what comes back."""

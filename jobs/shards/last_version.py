@@ -1,10 +1,9 @@
-"""The last version of a split as the seed of its next one: whether it is one, and what a worker needs of it.
+"""The last version of a split as the start of its next one: whether it can be, and what a worker needs of it.
 
-Packs stay where they are (`packing_udfs.shard.keep_packs`) only in a split that was packed as it is packed now: the
-same contract, processor, budgets and settings, and as many shards by the same seed, so that each worker finds its
-shard's last version in a file of the same name. Which samples the packs have is read there, by the shard's own
-worker; the driver knows row groups and no sample. A worker that gets an old version which differs would still pack
-every sample there is, and only them: what is reused are places, never content.
+Packs stay where they are (`packing_udfs.shard.keep_packs`) only in a split that was packed as it is packed now: with
+the same contract, processor, budgets and settings, into as many shards by the same seed. So each worker finds its
+shard's last version in a file of the same name, and reads there which samples the packs have. A wrong last version does
+no harm: places are reused and content never is, so the worker packs exactly the samples of today.
 """
 
 from collections.abc import Mapping
@@ -14,7 +13,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from jobs.output.interface import Head, Output
+from jobs.output.interface import Head
+from jobs.output.open import Output
 from jobs.shards.plan import ShardPlan, splits_of
 from packing_udfs import contract
 from packing_udfs.config import Config
@@ -25,35 +25,37 @@ from packing_udfs.shard.keep_packs import Previous
 from packing_udfs.shard.last_version import read_previous
 from packing_udfs.storage.byte_source import Source, Stop
 
+__all__ = ["LastVersion", "find_last_version"]
+
 NEEDED = ("file", "file_bytes", "footer_offset", "footer_bytes", "row_group", "vision_cost")
-FIRST_CHUNK = 128 << 10  # bytes at least: Xet's chunks have no more
+FIRST_CHUNK = 128 << 10  # bytes; no chunk of Xet's is longer
 
 
 @dataclass(frozen=True)
 class LastVersion:
-    """Row groups of the splits as they are published, and where their files are."""
+    """The row groups of the published splits, and where their files are."""
 
     output: Output
     source: Source
     row_groups: pa.Table  # NEEDED columns of contract.MANIFEST_SCHEMA
     max_drift: float
-    with_tokens: bool  # whether samples are told apart by their tokens too
+    with_tokens: bool  # whether tokens are part of a sample's identity
 
     def file(self, path: str) -> Previous | None:
-        """The packs of a file as it is published, None where there is none.
+        """The packs of a published file, None when there is none.
 
-        Raises AbsentError or ContractError for one that is not as its manifest says, FetchError for one out of reach.
+        Raises AbsentError or ContractError for a file that is not as its manifest says, FetchError for one that cannot
+        be reached.
         """
         rows = self._rows(path)
         return read_previous(self.source, rows, with_tokens=self.with_tokens) if rows else None
 
     def remind(self, path: str, file: Path) -> None:
-        """Let Xet's cache on this machine know the chunks of a file's last version, before a new one is uploaded.
+        """Fill Xet's cache on this machine with the chunks of a file's last version, before a new one is uploaded.
 
-        Of a new file the client asks the Hub about the first chunk and one in a thousand others; the answer lists what
-        was uploaded with that chunk, and what no answer lists is sent again. A cluster's workers begin with an empty
-        cache, so where a file begins otherwise than its last version, the beginning of that one is offered first.
-        Costs one small request more, and bytes only where nothing is known.
+        The client asks the Hub about a new file's first chunk and one in a thousand others. The answer lists what was
+        uploaded with that chunk; what no answer lists is sent again. A cluster's workers start with an empty cache, so
+        when a file begins otherwise than its last version, that one's beginning is offered first: one small request.
         """
         rows = self._rows(path)
         if not rows:
@@ -65,31 +67,32 @@ class LastVersion:
             self.output.remind(path, before)
 
     def _rows(self, path: str) -> list[dict]:
-        return self.row_groups.filter(pc.equal(self.row_groups["file"], path)).to_pylist()
+        return self.row_groups.filter(pc.call_function("equal", [self.row_groups["file"], path])).to_pylist()
 
 
 def find_last_version(
     config: Config, plan: ShardPlan, head: Head, output: Output, processor: ProcessorFiles
 ) -> tuple[LastVersion | None, dict[str, str]]:
-    """What a rewrite may reuse, and for each split that it may not, why.
+    """What a rewrite may reuse, and why not, for each split that it may not reuse.
 
-    A last version that is damaged is a reason too: all that the new one is made of comes from the sources.
+    A damaged last version is a reason too, and no error: everything in the new one comes from the sources.
     """
     if config.output.mode == "append" or head.commit is None:
         return None, {}
-    why, tables, source = {}, [], None
+    why: dict[str, str] = {}
+    tables, source = [], None
     for split in splits_of(config):
         info = dict(head.manifests).get(split)
         if info is None:
             continue
         num_shards = plan.num_train if split == config.output.split else plan.num_validation
-        reason = why_not(info, config, num_shards, processor)
+        reason = _why_not(info, config, num_shards, processor)
         if not reason:
             try:
-                row_groups = _row_groups(output, head, split)
+                row_groups = _row_groups(output, head, head.commit, split)
                 # A file that is gone, or that an unfinished run replaced, has no last version.
-                is_there = pc.is_in(row_groups["file"], pa.array(head.paths, pa.string()))
-                tables.append(row_groups.filter(is_there))
+                there = pc.SetLookupOptions(value_set=pa.array(head.paths, pa.string()))
+                tables.append(row_groups.filter(pc.call_function("is_in", [row_groups["file"]], there)))
                 source = source or output.source(head.commit)
             except (contract.ContractError, FileNotFoundError) as error:
                 reason = str(error)
@@ -101,13 +104,13 @@ def find_last_version(
     return LastVersion(output, source, pa.concat_tables(tables), config.output.max_drift, with_tokens), why
 
 
-def _row_groups(output: Output, head: Head, split: str) -> pa.Table:
-    """What is needed of a split's row groups. Raises ContractError or FileNotFoundError when it cannot be had."""
+def _row_groups(output: Output, head: Head, commit: str, split: str) -> pa.Table:
+    """The needed columns of a split's row groups. Raises ContractError or FileNotFoundError when they are not there."""
     path = contract.MANIFEST_PARQUET.format(split=split)
-    for needed in (path, REPORT):  # by the report a folder knows that it is at this commit
+    for needed in (path, REPORT):  # a folder finds by the report whether it is at this commit
         if needed not in head.paths:
             raise contract.ContractError(f"{needed} is not there")
-    table = output.read_manifest(head.commit, split).row_groups
+    table = output.read_manifest(commit, split).row_groups
     for name in NEEDED:
         if name not in table.column_names:
             raise contract.ContractError(f"{path} has no column {name}")
@@ -115,13 +118,14 @@ def _row_groups(output: Output, head: Head, split: str) -> pa.Table:
         table = table.select(NEEDED).cast(pa.schema([contract.MANIFEST_SCHEMA.field(name) for name in NEEDED]))
     except pa.ArrowException as error:
         raise contract.ContractError(f"{path} has columns of other types: {error}") from error
-    for name, values in [*zip(NEEDED, table, strict=True), ("vision_cost", pc.list_flatten(table["vision_cost"]))]:
+    costs = pc.call_function("list_flatten", [table["vision_cost"]])
+    for name, values in zip([*NEEDED, "vision_cost"], [*table.columns, costs], strict=True):
         if values.null_count:
             raise contract.ContractError(f"{path} has nulls in {name}")
     return table
 
 
-def why_not(info: Mapping, config: Config, num_shards: int, processor: ProcessorFiles) -> str:
+def _why_not(info: Mapping, config: Config, num_shards: int, processor: ProcessorFiles) -> str:
     """Why a split of this manifest's info is packed afresh; "" when its packs can stay."""
     if config.output.reuse == "off":
         return "output.reuse is off"

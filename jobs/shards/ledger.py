@@ -4,7 +4,7 @@ For every source, with the rows in its files counted at the pinned commit and no
 
     rows + copies = packed + quarantined + duplicates + not sampled
 
-and what is counted as packed is what the files' row groups hold, shard by shard (`check_packed`).
+and the row groups of a shard's files hold what its ledger counts as packed (`check_packed`).
 """
 
 import json
@@ -13,13 +13,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
+import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from jobs.output.finished_shard import from_ipc
+from jobs.output.finished_shard import ShardFile, from_ipc
 from jobs.sources.pinned import PinnedSource
-from packing_udfs import metrics
+from packing_udfs import contract, metrics
+from packing_udfs.config import Config
 from packing_udfs.shard.outcomes import LEDGER_SCHEMA, NOT_SAMPLED
+
+__all__ = ["Ledger", "LedgerError", "QualityError", "check_packed", "examples", "ledger_of"]
 
 NUM_EXAMPLES = 3  # of each reason in the report
 MERGED_AT_ONCE = 256  # ledgers
@@ -31,7 +34,7 @@ class LedgerError(RuntimeError):
 
 
 class QualityError(RuntimeError):
-    """A run that is not worth publishing by the configuration's own measure. Nothing is published."""
+    """A run whose result the configuration does not accept. Nothing is published."""
 
 
 @dataclass(frozen=True)
@@ -50,11 +53,10 @@ class Ledger:
 
     def count(self, column: str = "num_rows", **where: str) -> int:
         """Sum of a column over the rows that match: `count(source="a", outcome="packed")`."""
-        mask = pa.scalar(True)
+        matches = np.ones(len(self.table), bool)
         for name, value in where.items():
-            mask = pc.and_(mask, pc.equal(self.table[name], value))
-        table = self.table.filter(mask) if where else self.table
-        return pc.sum(table[column]).as_py() or 0
+            matches &= self.table[name].to_numpy() == value
+        return int(self.table[column].to_numpy()[matches].sum())
 
     def reasons(self) -> dict[str, int]:
         """Quarantined rows by reason."""
@@ -62,7 +64,7 @@ class Ledger:
         return metrics.add({row["reason"]: row["num_rows"]} for row in rows)
 
     def check(self, sources: Sequence[PinnedSource]) -> None:
-        """Raises LedgerError unless every row of every source has exactly one outcome, beside those of its copies."""
+        """Raises LedgerError unless every row of every source, and every copy, has exactly one outcome."""
         for pinned in sources:
             name = pinned.source.name
             came_out, copies = self.count(source=name), self.count("num_copies", source=name)
@@ -72,15 +74,15 @@ class Ledger:
                 )
 
     def check_quarantine(self, max_fraction: float, quarantine: pa.Table) -> None:
-        """Raises QualityError, with the reasons and a row of each, when too large a share of rows is quarantined.
+        """Raises QualityError, with each reason and one of its rows, when too large a share of rows is quarantined.
 
-        `quarantine` has `contract.QUARANTINE_SCHEMA`.
+        `quarantine`: contract.QUARANTINE_SCHEMA.
         """
         num_rows = self.count() - self.count(outcome=NOT_SAMPLED)
         quarantined = self.count(outcome="quarantined") - self.count(reason="taken_down")
         if quarantined > max_fraction * num_rows:
             lines = [
-                f"  {count:>10,}  {reason:<20} {_place(_first(quarantine, reason))}"
+                f"  {count:>10,}  {reason:<20} {_example(quarantine, reason)}"
                 for reason, count in sorted(self.reasons().items())
             ]
             raise QualityError(
@@ -89,21 +91,31 @@ class Ledger:
             )
 
 
-def check_packed(shards: Iterable[dict], *, makes_parts: bool = False) -> None:
+def ledger_of(config: Config, sources: Sequence[PinnedSource], files: Sequence[ShardFile]) -> Ledger:
+    """The shards' ledgers as one. Raises LedgerError when a row is lost, QualityError when too many are quarantined."""
+    ledger = Ledger.merge(from_ipc(file.ledger) for file in files)
+    ledger.check(sources)
+    check_packed(files, makes_parts=config.pack.over_length == "split_turns")
+    empty = contract.QUARANTINE_SCHEMA.empty_table()
+    quarantine = pa.concat_tables([empty, *(from_ipc(file.quarantine) for file in files)])
+    ledger.check_quarantine(config.quality.max_quarantine_fraction, quarantine)
+    return ledger
+
+
+def check_packed(files: Iterable[ShardFile], *, makes_parts: bool = False) -> None:
     """Raises LedgerError unless the packs of each shard, as they were written, hold what its ledger counts as packed.
 
-    shards: rows of `results.RESULT`. What was written is counted in the row groups, what was to be packed in the sums
-    and in the ledger, so that no plan of packs vouches for itself. makes_parts: whether a row may be several samples.
+    The row groups count what was written, the sums and the ledger what was to be packed, so that no plan of packs is
+    compared with itself. makes_parts: whether one row may become several samples.
     """
     counts: dict[int, Counter] = {}
-    for row in shards:
-        found = counts.setdefault(row["shard"], Counter())
+    for file in files:
+        found = counts.setdefault(file.shard, Counter())
+        sums, row_groups = json.loads(file.sums), file.read_row_groups()
         for name in ("num_samples", "num_tokens"):
-            found["sums", name] += json.loads(row["sums"]).get(name, 0)
-            written = from_ipc(row["row_groups"])[name] if row["row_groups"] else None
-            found["packs", name] += (pc.sum(written).as_py() or 0) if written else 0
-        ledger = from_ipc(row["ledger"])
-        found["rows"] += pc.sum(ledger.filter(pc.equal(ledger["outcome"], "packed"))["num_rows"]).as_py() or 0
+            found["sums", name] += sums.get(name, 0)
+            found["packs", name] += sum(row_groups[name].to_pylist())
+        found["rows"] += Ledger(from_ipc(file.ledger)).count(outcome="packed")
     for shard, found in counts.items():
         for name in ("num_samples", "num_tokens"):
             if found["packs", name] != found["sums", name]:
@@ -127,22 +139,18 @@ def _summed(ledgers: pa.Table) -> pa.Table:
     return table.select(LEDGER_SCHEMA.names).cast(LEDGER_SCHEMA).sort_by([(key, "ascending") for key in keys])
 
 
-def _first(quarantine: pa.Table, reason: str) -> dict | None:
-    """The first row with a reason."""
-    at = pc.index(quarantine["reason"], reason).as_py()
-    return quarantine.slice(at, 1).to_pylist()[0] if at >= 0 else None
-
-
-def _place(row: dict | None) -> str:
-    """Where a quarantined row is and what is wrong with it, as an example of its reason."""
-    if row is None:
+def _example(quarantine: pa.Table, reason: str) -> str:
+    """Where the first row with a reason is and what is wrong with it, "" for no such row."""
+    at = quarantine["reason"].index(reason).as_py()
+    if at < 0:
         return ""
+    (row,) = quarantine.slice(at, 1).to_pylist()
     detail = f": {row['detail']}" if row["detail"] else ""
     return f"as {row['source']}, {row['file']} row {row['row']}{detail}"
 
 
 def examples(quarantines: Iterable[pa.Table], num: int = NUM_EXAMPLES) -> dict[str, list[dict]]:
-    """The first rows of each reason, from tables of `contract.QUARANTINE_SCHEMA`: where they are and what is wrong."""
+    """The first `num` rows of each reason, from tables of contract.QUARANTINE_SCHEMA: their place and their detail."""
     found: dict[str, list[dict]] = {}
     for table in quarantines:
         for row in table.select(["reason", "source", "file", "row", "detail"]).to_pylist():

@@ -1,12 +1,14 @@
 """One shard a task: keys that Spark's hash partitioner sends to partitions of our choice.
 
-`groupBy(key)` over few keys clumps: 16 keys land in about 10 of 16 partitions, and six tasks idle. Spark places an
-int by `pmod(murmur3(int, seed 42), n)`, which is cheap to compute here, so for each shard we look for an int that
-lands in that shard's own partition and group by it. Cost: about n ln n hashes. Rejected: `repartitionById`, which
-does the same but exists only since Spark 4.1.
+With few keys `groupBy(key)` clumps: 16 keys land in about 10 of 16 partitions, and six tasks are idle. Spark places an
+int by `pmod(murmur3(int, seed 42), n)`, which is cheap to compute here. So for each shard we look for an int that lands
+in the shard's own partition, and group by it. Cost: about n ln n hashes. Rejected: `repartitionById`, which does the
+same but exists only since Spark 4.1.
 """
 
 import numpy as np
+
+__all__ = ["partition_keys", "spark_hash"]
 
 
 def spark_hash(values: np.ndarray) -> np.ndarray:

@@ -1,10 +1,11 @@
-"""Which shards a run writes and where, known before anything is read; `python -m jobs.plan` says what else to expect.
+"""Which shards a run writes and where, known before anything is read; `python -m jobs.plan` estimates everything else.
 
-The number of shards is a power of two from the sources' bytes, and a rewrite keeps the number it finds, so that a
-dataset that grows is not reshuffled. Names count up and never change when files are added.
+The number of shards is a power of two from the sources' bytes. A rewrite keeps the number it finds, so that a growing
+dataset is not reshuffled. Names count up and never change when files are added.
 """
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from jobs.output.interface import Head, OutputError
@@ -12,7 +13,12 @@ from jobs.sources.pinned import PinnedSource
 from packing_udfs import contract
 from packing_udfs.config import GIB, Config, ConfigError
 
+__all__ = ["PER_MILLION", "VALIDATION", "ShardPlan", "plan_shards", "power_of_two", "shard_path", "splits_of"]
+
 PER_MILLION = 1_000_000
+FILES_PER_FOLDER = 5_000  # the Hub allows 10,000; half of it leaves room for what users add
+MAX_FILES = 100_000  # in a repository
+VALIDATION = "validation"
 
 
 @dataclass(frozen=True)
@@ -29,17 +35,8 @@ class ShardPlan:
         return len(self.paths) - self.num_validation
 
     def index_in_split(self, shard: int) -> int:
-        """Which of its split's shards a shard is."""
+        """A shard's number among the shards of its split."""
         return shard if shard < self.num_train else shard - self.num_train
-
-
-FILES_PER_FOLDER = 5_000  # the Hub allows 10,000; half of it leaves room for what users add
-
-
-MAX_FILES = 100_000  # in a repository
-
-
-VALIDATION = "validation"
 
 
 def shard_path(split: str, index: int) -> str:
@@ -55,7 +52,7 @@ def splits_of(config: Config) -> list[str]:
     return [config.output.split, VALIDATION] if config.shards.validation_fraction else [config.output.split]
 
 
-def plan_shards(config: Config, sources: list[PinnedSource], head: Head) -> ShardPlan:
+def plan_shards(config: Config, sources: Sequence[PinnedSource], head: Head) -> ShardPlan:
     """The run's shards. Raises OutputError when they would break a limit of the Hub or replace somebody's files."""
     for split in splits_of(config):
         _check_ours(config, head, split)
@@ -73,7 +70,7 @@ def plan_shards(config: Config, sources: list[PinnedSource], head: Head) -> Shar
     for split, num in zip(splits_of(config), (num_train, num_validation), strict=False):
         first = _next_index(head, split) if config.output.mode == "append" else 0
         paths += [shard_path(split, first + i) for i in range(num)]
-    if len({*head.paths, *paths}) >= MAX_FILES:  # those of one name replace each other
+    if len({*head.paths, *paths}) >= MAX_FILES:  # files of one name replace each other
         raise _too_many(config, head, len(paths))
     return ShardPlan(config.shards.seed, tuple(paths), num_validation, fraction)
 
@@ -115,8 +112,7 @@ def power_of_two(least: float) -> int:
 
 
 def _next_index(head: Head, split: str) -> int:
+    """The number after the highest one of a split's files; 00007_001 is a part of the oversized shard 7."""
     paths = [path for path in head.files_of(split) if not path.startswith("manifest/")]
-    names = [
-        re.fullmatch(r".*/(\d+)(_\d+)?\.parquet", path) for path in paths
-    ]  # 00007_001 is a part of an oversized shard
+    names = [re.fullmatch(r".*/(\d+)(_\d+)?\.parquet", path) for path in paths]
     return max((int(name[1]) + 1 for name in names if name), default=0)

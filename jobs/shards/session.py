@@ -1,7 +1,7 @@
 """The Spark session of a job: the caller's, spark-submit's, or a local one made from a properties file.
 
-Spark's properties live in `conf/spark/*.conf` and nowhere in the code. Under spark-submit (and on Databricks) they
-are given by whoever starts the job, and this module adds none.
+Spark's properties are in `conf/spark/*.conf` and nowhere in the code. Under spark-submit (and on Databricks) whoever
+starts the job gives them, and this module adds none.
 """
 
 import os
@@ -14,6 +14,8 @@ from pyspark.sql import SparkSession
 from jobs.java import java_home
 from jobs.sources.huggingface import HuggingFace
 
+__all__ = ["LOCAL_CONF", "ROOT", "ComputeError", "active_session", "get_session", "read_properties"]
+
 ROOT = Path(__file__).resolve().parents[2]
 LOCAL_CONF = ROOT / "jobs" / "conf" / "spark" / "local.conf"  # a link in a checkout, a folder in a wheel
 
@@ -25,8 +27,8 @@ class ComputeError(ValueError):
 def get_session(conf: str | Path | None = None, spark: SparkSession | None = None) -> SparkSession:
     """`spark`, the running session, or a new one; the repaired `huggingface` source is registered with it.
 
-    `conf`: a Spark properties file for a session that has to be made here; conf/spark/local.conf when absent.
-    Raises ComputeError for a session that no job can run in.
+    `conf`: a Spark properties file for a new session; conf/spark/local.conf when absent. Raises ComputeError for a
+    session that no job can run in.
     """
     spark = active_session(spark) or _start(conf)
     spark.dataSource.register(HuggingFace)
@@ -53,26 +55,22 @@ def active_session(given: SparkSession | None = None) -> SparkSession | None:
 
 def _start(conf: str | Path | None) -> SparkSession:
     builder = SparkSession.builder.appName("packing")
-    # Set by spark-submit and by Databricks, whose properties are their caller's.
+    # Set by spark-submit and by Databricks, where the caller gives the properties.
     if not {"PYSPARK_GATEWAY_PORT", "DATABRICKS_RUNTIME_VERSION"} & os.environ.keys():
-        _prepare_environment()
+        # What the JVM reads when it starts, unless the user has set it: Java, Python workers, quiet logs.
+        os.environ["JAVA_HOME"] = java_home()
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        os.environ.setdefault("SPARK_CONF_DIR", str(LOCAL_CONF.parent))
+        paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+        os.environ["PYTHONPATH"] = os.pathsep.join(paths)  # workers import jobs and packing_udfs from here
         for name, value in read_properties(conf or LOCAL_CONF).items():
             builder = builder.config(name, value)
     return builder.getOrCreate()
 
 
-def _prepare_environment() -> None:
-    """What must be set before the JVM starts, unless the user has set it: Java, Python workers, quiet logs."""
-    os.environ["JAVA_HOME"] = java_home()
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    os.environ.setdefault("SPARK_CONF_DIR", str(LOCAL_CONF.parent))
-    paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
-    os.environ["PYTHONPATH"] = os.pathsep.join(paths)  # workers import jobs and packing_udfs from here
-
-
 def read_properties(path: str | Path) -> dict[str, str]:
-    """A Spark properties file: `name value` lines, `#` comments. Raises ValueError for a line that is neither."""
+    """A Spark properties file: `name value` lines, `#` comments. Raises ValueError for any other line."""
     properties = {}
     for number, line in enumerate(Path(path).read_text(encoding="utf-8").splitlines(), 1):
         line = line.strip()

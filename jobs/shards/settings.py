@@ -8,9 +8,11 @@ from packing_udfs.encode.encoder import Encoder
 from packing_udfs.encode.processor import ProcessorFiles
 from packing_udfs.shard.pack_shard import PackSettings
 
+__all__ = ["check_budgets", "settings"]
+
 
 def check_budgets(config: Config, processor: ProcessorFiles) -> str:
-    """Refuse budgets that no image fits, and name the unit of vision cost."""
+    """The unit of vision cost. Raises ConfigError for budgets that no image fits."""
     encoder = Encoder(processor.load(), config.pack.train_on)
     image = encoder.expand((64, 64))
     if len(image.ids) >= config.pack.seq_len:
@@ -22,7 +24,7 @@ def check_budgets(config: Config, processor: ProcessorFiles) -> str:
 
 
 def settings(config: Config, sources: Sequence[PinnedSource] = ()) -> PackSettings:
-    """How the run's shards are packed."""
+    """The settings of `pack_shard`."""
     return PackSettings(
         **config.pack.model_dump(),
         num_packs_per_row_group=config.shards.num_packs_per_row_group,

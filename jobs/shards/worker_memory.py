@@ -1,7 +1,7 @@
-"""What keeps Spark's Python workers small: a worker holds a shard three times, and all else should be little.
+"""What keeps Spark's Python workers small: a worker holds a shard three times, and everything else should be little.
 
-A worker lives for many tasks, some that read and some that pack, so what one leaves behind is there in the next.
-Rejected: workers that live for one task (`spark.python.worker.reuse=false`), which load everything anew for each shard.
+A worker lives for many tasks, some that read and some that pack, so what one task leaves behind is there in the next.
+Rejected: workers that live for one task (`spark.python.worker.reuse=false`), which load everything for each shard.
 """
 
 import ctypes
@@ -10,22 +10,26 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
+from typing import Any
 
 import pyarrow as pa
+
+__all__ = ["give_back", "torch_left_out"]
 
 
 @contextmanager
 def torch_left_out() -> Iterator[None]:
-    """While it lasts, transformers does not find torch, which it imports if it can: 250 MB and two seconds a worker.
+    """Hide torch from transformers, which imports it if it can: 250 MB and two seconds a worker.
 
-    What the job calls of it needs no torch. Its processors use it with torchvision only: where that is installed, and
-    where either has been imported before, nothing is done. For a process of Spark's, not for one that trains.
+    The job's calls need no torch. Processors use it only together with torchvision: where that is installed, and where
+    torch or transformers was imported before, nothing is done. For a process of Spark's, not for one that trains.
     """
     if "transformers" in sys.modules or "torch" in sys.modules or find_spec("torchvision"):
         yield
         return
-    sys.modules["torch"] = None  # what makes an import fail
-    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")  # that there is no torch
+    modules: dict[str, Any] = sys.modules
+    modules["torch"] = None  # makes an import fail
+    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")  # it would warn that there is no torch
     try:
         yield
     finally:

@@ -233,12 +233,12 @@ def _pack(work: dict) -> dict:
         if len(frame):
             rows += _unpacked(paths[shard], frame, repository) if work["rows"] else run_shard(shard, frame, shard_work)
     made = {
-        "bytes": sum(row["num_bytes"] for row in rows),
-        "packs": sum(json.loads(row["sums"])["num_packs"] for row in rows),
-        "row_groups": [row["row_groups"] for row in rows],
+        "bytes": sum(row.num_bytes for row in rows),
+        "packs": sum(json.loads(row.sums)["num_packs"] for row in rows),
+        "row_groups": [row.row_groups for row in rows],
     }
     if work.get("commit"):
-        operations = [row["operation"] for row in rows]
+        operations = [row.operation for row in rows]
         made["commit"] = HfApi().create_commit(REPO, operations, commit_message="1", repo_type="dataset").oid
     return made
 
@@ -258,15 +258,17 @@ def _packs_per_row_group(kb: int) -> int:
     return better_row_groups(usual, usual * of_a_pack, float("inf"), 1) or usual
 
 
-def _unpacked(path: str, frame: pd.DataFrame, repository) -> list[dict]:
+def _unpacked(path: str, frame: pd.DataFrame, repository) -> list:
     """A shard's rows as `datasets` would write them: images and texts, a sample a row."""
+    from jobs.output.finished_shard import ShardFile
+
     table = pa.table({name: pa.array(frame[name].tolist()) for name in ("images", "messages")})
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "shard.parquet")
         pq.write_table(table, file, row_group_size=1000, use_content_defined_chunking=True, write_page_index=True)
         operation = repository.upload(path, file)
         sums = json.dumps({"num_packs": 0})
-        return [{"num_bytes": file.stat().st_size, "sums": sums, "row_groups": None, "operation": operation}]
+        return [ShardFile(shard=0, path=path, num_bytes=file.stat().st_size, sums=sums, operation=operation)]
 
 
 def _frames(samples: list[Sample], kb: int, num_shards: int) -> Iterator[pd.DataFrame]:

@@ -26,11 +26,11 @@ import pyarrow as pa
 
 from jobs.demo.__main__ import DEMO
 from jobs.local_hub import LocalHub
-from jobs.output.finished_shard import count, empty_row, to_ipc
+from jobs.output.finished_shard import ShardFile, to_ipc
 from jobs.output.hub_repository import Repository
 from jobs.output.interface import Run
-from jobs.pack import ledger_of
 from jobs.revision.build import Publication
+from jobs.shards.ledger import ledger_of
 from jobs.shards.plan import plan_shards
 from jobs.sources.pinned import PinnedSource, SourceFile
 from packing_udfs import config, contract
@@ -116,8 +116,8 @@ def _driver(num_shards: int) -> dict:
     draft = repository.draft(head, Run(run="1" * 64, shards="2" * 64, num_shards=num_shards))
     rows, counts = [], {}
     for message in messages:
-        arrived = [row | {"operation": pickle.loads(row["operation"])} for row in pickle.loads(message)]
-        counts = add([counts, *map(count, arrived)])
+        arrived = pickle.loads(message)
+        counts = add([counts, *(file.counts for file in arrived)])
         draft.add(arrived)
         rows += arrived
     seconds["shards kept"], start = time.perf_counter() - start, time.perf_counter()
@@ -164,7 +164,7 @@ def _rows_of(i: int) -> int:
 
 
 def _messages(repository: Repository, paths: tuple[str, ...]) -> Iterator[bytes]:
-    """What workers send: each shard's rows, pickled, the commit operation in them pickled once more."""
+    """What workers send: each shard's files, pickled."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "shard.parquet")
         file.write_bytes(b"PAR1" * 100)
@@ -178,16 +178,18 @@ def _messages(repository: Repository, paths: tuple[str, ...]) -> Iterator[bytes]
     quarantine = to_ipc(pa.Table.from_pylist(_quarantine(), schema=contract.QUARANTINE_SCHEMA))
     for shard, path in enumerate(paths):
         operation.path_in_repo = path
-        row = empty_row(shard, path) | {
-            "num_bytes": 400,
-            "num_bytes_read": SAMPLES * 190_000,
-            "operation": pickle.dumps(operation),
-            "row_groups": to_ipc(_row_groups(path, np.roll(pack, shard), lengths)),
-            "ledger": ledger,
-            "quarantine": quarantine,
-            "sums": json.dumps(sums),
-        }  # fmt: skip
-        yield pickle.dumps([row])
+        file = ShardFile(
+            shard=shard,
+            path=path,
+            num_bytes=400,
+            num_bytes_read=SAMPLES * 190_000,
+            operation=operation,
+            row_groups=to_ipc(_row_groups(path, np.roll(pack, shard), lengths)),
+            ledger=ledger,
+            quarantine=quarantine,
+            sums=json.dumps(sums),
+        )
+        yield pickle.dumps([file])
 
 
 def _ledger() -> list[dict]:

@@ -43,7 +43,7 @@ def samples(spark, shard_work):
 
 
 def digests(rows) -> dict[str, str]:
-    return {row["path"]: row["operation"] for row in rows}
+    return {row.path: row.operation for row in rows}
 
 
 def test_the_udf_on_spark_equals_the_plain_function(samples, shard_work, packed, api):
@@ -53,13 +53,13 @@ def test_the_udf_on_spark_equals_the_plain_function(samples, shard_work, packed,
     for shard, group in local.groupby("shard"):
         shuffled = group.drop(columns="shard").sample(frac=1.0, random_state=shard)  # a shuffle promises no order
         plain += run_shard(int(shard), shuffled, work)
-    by_path = {row["path"]: row for row in plain}
+    by_path = {row.path: row for row in plain}
     on_spark = collect(samples, work)
     assert len(on_spark) == 4
     for row in on_spark:
-        expected = by_path[row["path"]]
+        expected = by_path[row.path]
         for name in ("row_groups", "quarantine", "ledger"):
-            assert from_ipc(row[name]).equals(from_ipc(expected[name])), (row["path"], name)
+            assert from_ipc(getattr(row, name)).equals(from_ipc(getattr(expected, name))), (row.path, name)
     published = {path: oid for path, oid in files_of(api, "user/packed").items() if path.startswith("data/")}
     assert digests(on_spark) == published
 

@@ -58,9 +58,9 @@ def test_the_dataset_and_its_counts_are_the_same(spark, repeating):
     plan = plan_shards(parsed, [pinned], Head(None))
     work = ShardWork(settings.settings(parsed), fetch(str(DEMO / "processor")), plan, _digest)
     with_all, without = (collect(read(spark, pinned, drops_duplicates=drops), work) for drops in (False, True))
-    assert [(row["path"], row["operation"]) for row in with_all] == [(row["path"], row["operation"]) for row in without]
-    assert any(row["operation"] for row in without)
-    ledgers = [Ledger.merge(from_ipc(row["ledger"]) for row in rows) for rows in (with_all, without)]
+    assert [(row.path, row.operation) for row in with_all] == [(row.path, row.operation) for row in without]
+    assert any(row.operation for row in without)
+    ledgers = [Ledger.merge(from_ipc(row.ledger) for row in rows) for rows in (with_all, without)]
     assert ledgers[0].table.equals(ledgers[1].table)
     counts = {(line["outcome"], line["reason"]): line["num_rows"] for line in ledgers[1].table.to_pylist()}
     assert counts == {("packed", ""): 3, ("duplicate", ""): 7, ("quarantined", "texts_missing"): 2}

@@ -5,7 +5,7 @@ import time
 import pytest
 
 from jobs import pack
-from jobs.output.pull_request import PullRequestDraft
+from jobs.output.hub_draft import HubDraft
 from jobs.published.check_dataset import validate
 from jobs.published.dataset import open_packed
 from jobs.shards.ledger import QualityError
@@ -35,7 +35,7 @@ def uninterrupted(run_demo, api):
 
 def stop_after(monkeypatch, num_shards: int) -> None:
     """The driver ends when so many shards are in its pull request."""
-    add, calls = PullRequestDraft.add, []
+    add, calls = HubDraft.add, []
 
     def add_and_stop(self, rows):
         add(self, rows)
@@ -43,7 +43,7 @@ def stop_after(monkeypatch, num_shards: int) -> None:
         if len(calls) == num_shards:
             raise StoppedError
 
-    monkeypatch.setattr(PullRequestDraft, "add", add_and_stop)
+    monkeypatch.setattr(HubDraft, "add", add_and_stop)
 
 
 @pytest.mark.parametrize("num_shards", [1, 3])

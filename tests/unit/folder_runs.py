@@ -3,9 +3,7 @@
 import hashlib
 import pickle
 
-import pyarrow as pa
-
-from jobs.output.finished_shard import to_ipc
+from jobs.output.finished_shard import ShardFile
 from jobs.output.folder import Folder
 from jobs.output.interface import Run
 from packing_udfs import contract, manifest
@@ -26,15 +24,13 @@ def run_of(name: str) -> Run:
     return Run(run=digest, shards=digest[::-1], num_shards=2)
 
 
-def shard_rows(folder: Folder, tmp_path, shard: int, data: bytes) -> list[dict]:
+def shard_rows(folder: Folder, tmp_path, shard: int, data: bytes) -> list[ShardFile]:
     """What the driver is given of a finished shard, whose file a worker has uploaded."""
     file = tmp_path / "shard.parquet"
     file.write_bytes(data)
     path = f"data/train/{shard:05d}.parquet"
     operation = pickle.loads(pickle.dumps(pickle.loads(pickle.dumps(folder)).upload(path, file)))
-    empty = to_ipc(pa.table({}))
-    numbers = {"shard": shard, "path": path, "num_bytes": len(data), "num_bytes_read": 1}
-    return [numbers | {"operation": operation, "row_groups": empty, "quarantine": empty, "ledger": empty, "sums": "{}"}]
+    return [ShardFile(shard=shard, path=path, num_bytes=len(data), num_bytes_read=1, operation=operation)]
 
 
 def small_files(text: str) -> dict[str, bytes]:

@@ -53,7 +53,7 @@ def publish_demo(folder: Path, *overrides: str, rows: Sequence[dict] | None = No
         head=head,
         appended=read_appended(settings, head, PlainFolder(folder), processor, "tiles"),
         shards=shards,
-        ledger=Ledger.merge(from_ipc(shard["ledger"]) for shard in shards),
+        ledger=Ledger.merge(from_ipc(shard.ledger) for shard in shards),
         vision_unit="tiles",
     )
 

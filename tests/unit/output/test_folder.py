@@ -6,10 +6,9 @@ import pickle
 import shutil
 from pathlib import Path, PurePosixPath
 
-import pyarrow as pa
 import pytest
 
-from jobs.output.finished_shard import to_ipc
+from jobs.output.finished_shard import ShardFile
 from jobs.output.folder import Folder
 from jobs.output.interface import Head, MovedError, OutputError, PublishError, Run
 from packing_udfs.storage import byte_source, folder_state, hub
@@ -71,8 +70,8 @@ def test_a_run_goes_on_from_the_shards_that_are_there(folder, tmp_path):
     broken = next(name for name in folder.store.list() if name.startswith("data/train/00001"))
     folder.store.put(broken, b"on")
     again = folder.draft(folder.create(False), RUN)
-    assert [row["shard"] for row in again.kept] == [0]  # the other's file is not whole
-    assert again.kept[0]["operation"] is None
+    assert [row.shard for row in again.kept] == [0]  # the other's file is not whole
+    assert again.kept[0].operation is None
     assert folder.draft(head, run_of("another")).kept == []
     assert folder.draft(Head("another"), RUN).kept == []
     again.add(shard_rows(folder, tmp_path, 1, b"one"))
@@ -88,7 +87,7 @@ def test_shards_of_a_sidecar_that_cannot_be_read_are_packed_again(folder, tmp_pa
     (name,) = [name for name in folder.store.list() if name.startswith(".packing/") and "/000000." in name]
     folder.store.put(name, b"garbage")
     again = folder.draft(folder.create(False), RUN)
-    assert [row["shard"] for row in again.kept] == [1]
+    assert [row.shard for row in again.kept] == [1]
     assert f"{name} cannot be read, its shards are packed again" in caplog.text
 
 
@@ -188,15 +187,14 @@ def pack_again(folder: Folder, tmp_path, shards: dict[int, bytes], before: dict[
     draft = folder.draft(folder.create(False), run_of("new"))
     if draft.published:
         return
-    kept = {row["shard"] for row in draft.kept}
+    kept = {row.shard for row in draft.kept}
     for shard, data in shards.items():
         if shard not in kept:
             file = tmp_path / "shard.parquet"
             file.write_bytes(data)
             path = f"data/train/{shard:05d}.parquet"
-            row = dict.fromkeys(("row_groups", "quarantine", "ledger"), to_ipc(pa.table({})))
-            numbers = {"shard": shard, "path": path, "num_bytes": len(data), "num_bytes_read": 1, "sums": "{}"}
-            draft.add([row | numbers | {"operation": folder.upload(path, file)}])
+            operation = folder.upload(path, file)
+            draft.add([ShardFile(shard=shard, path=path, num_bytes=len(data), operation=operation)])
     draft.publish(small_files("new"), list(before))
 
 

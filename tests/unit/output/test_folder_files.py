@@ -1,6 +1,7 @@
 """Files of a folder as an output: what is there is looked at, and only what runs wrote is removed."""
 
 import hashlib
+from dataclasses import replace
 
 import fsspec
 import pytest
@@ -54,7 +55,7 @@ def test_a_damaged_file_of_an_earlier_attempt_is_packed_again(tmp_path):
         draft.add(shard_rows(folder, tmp_path, shard, data))
     broken = next(name for name in folder.store.list() if name.startswith("data/train/00001"))
     folder.store.put(broken, b"onE")
-    assert [row["shard"] for row in folder.draft(folder.create(False), RUN).kept] == [0]
+    assert [row.shard for row in folder.draft(folder.create(False), RUN).kept] == [0]
 
 
 def test_what_is_there_is_not_written_again(tmp_path, monkeypatch):
@@ -96,8 +97,9 @@ def test_a_lost_published_json_takes_nothing_with_it(folder, tmp_path):
     draft = folder.draft(folder.create(False), run_of("second"))
     file = tmp_path / "shard.parquet"
     file.write_bytes(b"two")
-    row = shard_rows(folder, tmp_path, 0, b"two")[0] | {"path": "data/two/00000.parquet"}
-    draft.add([row | {"operation": folder.upload("data/two/00000.parquet", file)}])
+    (row,) = shard_rows(folder, tmp_path, 0, b"two")
+    path = "data/two/00000.parquet"
+    draft.add([replace(row, path=path, operation=folder.upload(path, file))])
     draft.publish({"report.json": REPORT, "README.md": b"second"}, [])
     assert set(lost) <= set(folder.store.list())
 
@@ -115,7 +117,7 @@ def test_files_of_such_names_that_no_run_wrote_stay(folder, tmp_path):
 def test_what_a_killed_run_left_goes(folder, tmp_path, keeps_before):
     """With the state after the next, since a run that is not killed may be about to name it; at once for a takedown."""
     publish(folder, tmp_path, "first", {0: b"zero"})
-    killed = shard_rows(folder, tmp_path, 1, b"killed")[0]["operation"].file
+    killed = shard_rows(folder, tmp_path, 1, b"killed")[0].operation.file
     again = Folder(folder.folder, keeps_before)
     publish(again, tmp_path, "second", {0: b"second"}, delete=list(shown(folder)))
     assert (killed in again.store.list()) is keeps_before

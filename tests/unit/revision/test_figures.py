@@ -6,10 +6,9 @@ from types import SimpleNamespace
 import pyarrow as pa
 import pytest
 
-from jobs.output.finished_shard import empty_row, to_ipc
-from jobs.pack import ledger_of
+from jobs.output.finished_shard import ShardFile, to_ipc
 from jobs.revision import figures as figures_module
-from jobs.shards.ledger import Ledger, LedgerError, QualityError, check_packed, examples
+from jobs.shards.ledger import Ledger, LedgerError, QualityError, check_packed, examples, ledger_of
 from packing_udfs import contract
 from packing_udfs.contract import QUARANTINE_SCHEMA
 from packing_udfs.manifest import as_json
@@ -91,22 +90,26 @@ def test_sources_do_not_make_up_for_each_other():
         moved.check(pinned(a=12, b=5))
 
 
-def result(shard: int, in_packs: tuple, in_sums: tuple, num_rows: int | None) -> dict:
-    """A row of `results.RESULT`: (samples, tokens) of what was written and of what was to be, and packed rows."""
+def result(shard: int, in_packs: tuple, in_sums: tuple, num_rows: int | None) -> ShardFile:
+    """A shard's file: (samples, tokens) of what was written and of what was to be, and packed rows."""
     written = {"file": "f", "num_samples": in_packs[0], "num_tokens": in_packs[1]}
     row_groups = pa.Table.from_pylist([written] if in_packs[0] else [], schema=contract.MANIFEST_SCHEMA)
     lines = [] if num_rows is None else [("a", "packed", "", num_rows), ("a", "quarantined", "ratings", 7)]
-    return empty_row(shard, "f") | {
-        "row_groups": to_ipc(row_groups) if in_packs[0] else None,
-        "sums": json.dumps({"num_samples": in_sums[0], "num_tokens": in_sums[1]}),
-        "ledger": to_ipc(ledger(*lines)),
-    }
+    return ShardFile(
+        shard=shard,
+        path="f",
+        row_groups=to_ipc(row_groups) if in_packs[0] else None,
+        sums=json.dumps({"num_samples": in_sums[0], "num_tokens": in_sums[1]}),
+        ledger=to_ipc(ledger(*lines)),
+    )
 
 
 def test_packs_that_hold_what_the_ledger_counts():
     """The ledger of a shard of two files is in its first row."""
     two_files = [result(1, (3, 30), (3, 30), 5), result(1, (2, 20), (2, 20), None)]
-    check_packed([result(0, (4, 40), (4, 40), 4), *two_files, result(2, (0, 0), (0, 0), 0), empty_row(3, "f")])
+    check_packed(
+        [result(0, (4, 40), (4, 40), 4), *two_files, result(2, (0, 0), (0, 0), 0), ShardFile(shard=3, path="f")]
+    )
     check_packed([result(0, (6, 60), (6, 60), 4)], makes_parts=True)
 
 

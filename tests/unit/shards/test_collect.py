@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from jobs.output.finished_shard import COUNTS, empty_row
+from jobs.output.finished_shard import COUNTS, ShardFile
 from jobs.shards import collect
 from jobs.shards.collect import LostRowsError, Progress, as_line, speed
 from jobs.shards.udf import log_shard
@@ -71,7 +71,7 @@ def test_rows_that_spark_counted_and_nobody_got():
 
 def test_speed():
     sums = json.dumps({"num_samples": 50, "num_packs": 7, "num_tokens": 900})
-    rows = [empty_row(0, "a") | {"sums": sums, "num_bytes_read": 4000}, empty_row(1, "b")]
+    rows = [ShardFile(shard=0, path="a", sums=sums, num_bytes_read=4000), ShardFile(shard=1, path="b")]
     assert speed(rows, 2.0, 3) == {
         "seconds": 2.0, "num_shards_kept": 3, "samples_per_second": 25.0, "bytes_read_per_second": 2000.0,
     }  # fmt: skip

@@ -111,10 +111,10 @@ def rewrite(folder: Folder) -> tuple[list[str], dict]:
     work = ShardWork(settings_module.settings(settings), processor, plan, lambda path, file: pq.read_table(file), last)
     (row,) = run_shard(0, as_spark_gives(ROWS), work)
     check_packed([row])
-    found = Counter(i for of_pack in row["operation"]["sample_ids"].to_pylist() for i in of_pack)
-    set_aside = Counter(from_ipc(row["quarantine"])["sample_id"].to_pylist())
+    found = Counter(i for of_pack in row.operation["sample_ids"].to_pylist() for i in of_pack)
+    set_aside = Counter(from_ipc(row.quarantine)["sample_id"].to_pylist())
     assert found + set_aside == Counter(made["sample_id"] for made in ROWS)
-    reused = json.loads(row["reuse"])
+    reused = json.loads(row.reuse)
     return [*why.values(), *([reused["why"]] if "why" in reused else [])], reused
 
 
@@ -131,7 +131,7 @@ def test_a_shard_lets_go_of_its_images_before_it_is_uploaded(folder):
     before = num_images()
     work = ShardWork(settings_module.settings(settings), processor, plan, lambda path, file: left.append(num_images()))
     (row,) = run_shard(0, frame, work)
-    num_packed = sum(from_ipc(row["row_groups"])["num_images"].to_pylist())
+    num_packed = sum(row.read_row_groups()["num_images"].to_pylist())
     assert num_packed > 30
     assert left == [before - num_packed]
 

@@ -4,8 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from jobs.output.hub_repository import Head
-from jobs.output.interface import OutputError
+from jobs.output.interface import Head, OutputError
 from jobs.shards import plan
 from jobs.shards.plan import plan_shards, shard_path, splits_of
 from packing_udfs import config

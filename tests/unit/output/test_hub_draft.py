@@ -4,6 +4,7 @@ import copy
 import io
 import json
 import math
+from dataclasses import replace
 
 import pyarrow.parquet as pq
 import pytest
@@ -11,10 +12,10 @@ from huggingface_hub import CommitOperationAdd, HfApi
 
 from jobs.output import commit_pace as module
 from jobs.output.commit_pace import Pace
-from jobs.output.finished_shard import dump_rows, empty_row, load_rows
+from jobs.output.finished_shard import ShardFile, dump_files, load_files
+from jobs.output.hub_draft import HubDraft
 from jobs.output.hub_repository import Repository
 from jobs.output.interface import MovedError, PublishError, Run
-from jobs.output.pull_request import PullRequestDraft
 
 pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=<:DeprecationWarning")
 
@@ -40,7 +41,7 @@ def api(session_hub) -> HfApi:
 
 
 @pytest.fixture(scope="module")
-def rows(api, tmp_path_factory) -> list[dict]:
+def rows(api, tmp_path_factory) -> list[ShardFile]:
     """A finished shard each, uploaded once: the store keeps a content for all repositories."""
     repository = made(api, "user/draft-uploads")
     folder = tmp_path_factory.mktemp("shards")
@@ -49,7 +50,7 @@ def rows(api, tmp_path_factory) -> list[dict]:
         file = folder / f"{shard}.parquet"
         file.write_bytes(f"shard {shard}".encode() * 100)
         operation = repository.upload(path(shard), file)
-        found.append(empty_row(shard, path(shard)) | {"num_bytes": 700, "operation": operation})
+        found.append(ShardFile(shard=shard, path=path(shard), num_bytes=700, operation=operation))
     return found
 
 
@@ -67,16 +68,16 @@ def made(api: HfApi, repo: str, **fields) -> Repository:
     return Repository(repo, 0, **{"max_operations": 3, "checkpoint_seconds": math.inf} | fields)
 
 
-def attempt(repository: Repository, rows: list[dict], run: Run = RUN) -> tuple[str, list[int]]:
+def attempt(repository: Repository, rows: list[ShardFile], run: Run = RUN) -> tuple[str, list[int]]:
     """What a job does: its commit, and the shards that it had to pack."""
     draft = repository.draft(repository.read_head(), run)
     if draft.published:
         return draft.published, []
-    kept, packed = {row["shard"] for row in draft.kept}, []
+    kept, packed = {row.shard for row in draft.kept}, []
     for row in rows:
-        if row["shard"] not in kept:
+        if row.shard not in kept:
             draft.add([copy.deepcopy(row)])
-            packed.append(row["shard"])
+            packed.append(row.shard)
     return draft.publish(FILES, [*OLD, *draft.head.left]), packed
 
 
@@ -175,7 +176,7 @@ def test_shards_are_stored_when_their_time_has_come(api, rows, expected):
     """A clock that advances by 4 s a shard, checkpoints every 10 s: after the third shard."""
     repository = made(api, "user/draft-slow", max_operations=100, checkpoint_seconds=10)
     now = [0.0]
-    draft = PullRequestDraft(repository, repository.read_head(), RUN, Pace(lambda: now[0], pytest.fail))
+    draft = HubDraft(repository, repository.read_head(), RUN, Pace(lambda: now[0], pytest.fail))
     for row in rows:
         now[0] += 4
         draft.add([copy.deepcopy(row)])
@@ -184,15 +185,15 @@ def test_shards_are_stored_when_their_time_has_come(api, rows, expected):
     titles = [one.title for one in api.list_repo_commits(repository.repo, repo_type="dataset", revision=revision)]
     assert [title.rpartition(", ")[2] for title in titles[:3]] == ["done", "part 2", "part 1"]
     commits = api.list_repo_commits(repository.repo, repo_type="dataset", revision=revision)
-    stored = load_rows(repository.read(".packing/00001.parquet", commits[2].commit_id))
-    assert [row["shard"] for row in stored] == [0, 1, 2]
+    stored = load_files(repository.read(".packing/00001.parquet", commits[2].commit_id))
+    assert [row.shard for row in stored] == [0, 1, 2]
     assert files_of(api, repository.repo) == expected
 
 
 def test_shards_of_several_files_are_kept_whole(session_hub, api, rows):
     """Five files of one shard, in commits of three operations; its sidecar comes with the last."""
     repository = made(api, "user/draft-wide")
-    shard = [row | {"shard": 0} for row in rows]
+    shard = [replace(row, shard=0) for row in rows]
     draft = repository.draft(repository.read_head(), RUN)
     session_hub.inject(route="commit", skip=2, times=None, reset="before")
     with pytest.raises(PublishError):
@@ -202,11 +203,11 @@ def test_shards_of_several_files_are_kept_whole(session_hub, api, rows):
     assert again.kept == []
     again.add(copy.deepcopy(shard))
     kept = repository.draft(repository.read_head(), RUN).kept
-    assert [(row["shard"], row["path"]) for row in kept] == [(0, path(i)) for i in range(NUM_SHARDS)]
+    assert [(row.shard, row.path) for row in kept] == [(0, path(i)) for i in range(NUM_SHARDS)]
     assert again.publish(FILES, OLD) == api.dataset_info(repository.repo).sha
 
 
-def begin(repository: Repository, rows: list[dict], run: Run = RUN) -> PullRequestDraft:
+def begin(repository: Repository, rows: list[ShardFile], run: Run = RUN) -> HubDraft:
     """A run that stopped after two shards."""
     draft = repository.draft(repository.read_head(), run)
     for row in rows[:2]:
@@ -304,7 +305,7 @@ def test_sidecars_that_were_merged_are_none_of_the_next_draft(api, rows, expecte
     assert draft.kept == []
     for row in rows[2:4]:
         draft.add([copy.deepcopy(row)])
-    assert [row["shard"] for row in repository.draft(repository.read_head(), RUN).kept] == [2, 3]
+    assert [row.shard for row in repository.draft(repository.read_head(), RUN).kept] == [2, 3]
     assert attempt(repository, rows)[1] == [0, 1, 4]
     assert files_of(api, repository.repo) == expected
 
@@ -444,6 +445,6 @@ def test_no_more_commits_an_hour_than_the_hub_takes(monkeypatch):
 
 
 def test_rows_come_back_without_what_could_run_code(rows):
-    row = empty_row(7, "data/x.parquet") | {"num_bytes": 3, "row_groups": b"abc", "sums": json.dumps({"num_packs": 2})}
-    stored = row | {"sha256": "ab", "operation": copy.deepcopy(rows[0]["operation"])}
-    assert load_rows(dump_rows([stored])) == [{n: v for n, v in stored.items() if n != "operation"}]
+    operation, sums = copy.deepcopy(rows[0].operation), json.dumps({"num_packs": 2})
+    row = ShardFile(shard=7, path="data/x.parquet", num_bytes=3, row_groups=b"abc", sums=sums, sha256="ab")
+    assert load_files(dump_files([replace(row, operation=operation)])) == [row]
