@@ -1,8 +1,8 @@
 """The configuration of a packing job: one tree of frozen models, which `packing_udfs.config_file` reads from YAML.
 
-Every field is documented where it is defined. Unknown keys are errors.
-Spark's properties are not here: they have another owner and live in `conf/spark/*.conf`. Secrets are not here
-either: the Hub's token comes from the environment (HF_TOKEN) and nowhere else.
+Each field is documented where it is defined. Unknown keys are errors. Spark's properties are not here, because they
+have another owner: `conf/spark/*.conf`. Secrets are not here either. The Hub's token comes only from the environment
+(HF_TOKEN).
 """
 
 import os
@@ -14,21 +14,23 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from packing_udfs.config_faults import message
 from packing_udfs.knapsack import ALGORITHMS
-from packing_udfs.storage.folders import is_folder, is_repository
+from packing_udfs.storage.folders import is_folder
+
+__all__ = ["GIB", "INT32_LIMIT", "Config", "ConfigError", "Images", "Source", "Video", "parse"]
 
 GIB = 1 << 30
 INT32_LIMIT = 1 << 31  # counts of a pack are stored as int32
-MOST_SHARDS = 1 << 16  # the largest power of two below the Hub's limit of 100,000 files in a repository
+_MAX_NUM_SHARDS = 1 << 16  # the largest power of two below the Hub's limit of 100,000 files in a repository
 
 
 class ConfigError(ValueError):
-    """A configuration that cannot be used; the message names the field, the value and what is allowed."""
+    """A configuration that cannot be used. The message names the field, the value and what is allowed."""
 
 
 def _is_repo_id(value: str) -> str:
     from huggingface_hub.utils import HFValidationError, validate_repo_id
 
-    if not is_repository(value):
+    if value.count("/") != 1 or value.startswith("."):
         raise ValueError(f"{value!r} is neither of the form owner/name nor the absolute path or URL of a folder")
     try:
         validate_repo_id(value)
@@ -38,7 +40,7 @@ def _is_repo_id(value: str) -> str:
 
 
 def _is_place(value: str) -> str:
-    """A repository, or a folder as the one spelling of it: /Volumes/x for dbfs:/Volumes/x/."""
+    """A repository, or a folder in its one spelling: /Volumes/x for dbfs:/Volumes/x/."""
     if value.startswith("dbfs:/Volumes/"):
         value = value.removeprefix("dbfs:")
     if value.startswith(("dbfs:", "hf:", "file:")):
@@ -66,7 +68,7 @@ def _is_power_of_two(value: int) -> int:
 
 Place = Annotated[str, AfterValidator(_is_place)]
 SplitName = Annotated[str, AfterValidator(_is_split)]
-NumShards = Annotated[int, Field(ge=1, le=MOST_SHARDS), AfterValidator(_is_power_of_two)]
+NumShards = Annotated[int, Field(ge=1, le=_MAX_NUM_SHARDS), AfterValidator(_is_power_of_two)]
 
 
 class _Model(BaseModel):
@@ -76,31 +78,31 @@ class _Model(BaseModel):
 
 
 class MinRatings(_Model):
-    """FineVision's four ratings of a turn (1–5); a turn is kept when each rating present is at least its minimum."""
+    """FineVision's four ratings of a turn (1–5). A turn is kept when each rating present is at least its minimum."""
 
-    relevance: int = Field(1, ge=1, le=5)
+    relevance: int = Field(default=1, ge=1, le=5)
     """Does the answer answer the question?"""
-    image_correspondence: int = Field(1, ge=1, le=5)
+    image_correspondence: int = Field(default=1, ge=1, le=5)
     """Does the answer fit the image?"""
-    visual_dependency: int = Field(1, ge=1, le=5)
+    visual_dependency: int = Field(default=1, ge=1, le=5)
     """Is the image needed to answer?"""
-    formatting: int = Field(1, ge=1, le=5)
+    formatting: int = Field(default=1, ge=1, le=5)
     """Is the text well formed?"""
 
 
 class Video(_Model):
     """How a video becomes images."""
 
-    num_frames: int | None = Field(None, ge=1, le=1024)
-    """Frames at equal distances over the whole video; 8 when fps is absent too. A shorter video gives all it has."""
-    fps: float | None = Field(None, gt=0)
-    """Frames a second, instead of num_frames."""
-    max_frames: int = Field(32, ge=1, le=1024)
-    """Frames at most with fps; a longer video gives so many at equal distances."""
-    longest_edge: int | None = Field(None, ge=16)
-    """Pixels of a frame's longer side at most; larger frames are scaled down. As recorded when absent."""
+    num_frames: int | None = Field(default=None, ge=1, le=1024)
+    """Frames to take at equal distances. A shorter video gives all it has. 8 when neither this nor fps is set."""
+    fps: float | None = Field(default=None, gt=0)
+    """Frames to take per second, instead of num_frames."""
+    max_frames: int = Field(default=32, ge=1, le=1024)
+    """Maximum number of frames with fps. A longer video gives this many, at equal distances."""
+    longest_edge: int | None = Field(default=None, ge=16)
+    """Maximum pixels of a frame's longer side. Larger frames are scaled down. Frames stay as recorded when not set."""
     format: Literal["jpeg", "png"] = "jpeg"
-    """How frames are stored: JPEG of quality 90, or PNG without loss."""
+    """How frames are stored: JPEG of quality 90, or lossless PNG."""
 
     @model_validator(mode="after")
     def _check_rate(self) -> "Video":
@@ -113,26 +115,26 @@ class Source(_Model):
     """One dataset to read rows from."""
 
     repo: Place
-    """Dataset repository, owner/name; or a folder of Parquet files: /Volumes/…, another absolute path or a URL."""
+    """Dataset repository owner/name, or a folder of Parquet files: /Volumes/…, another absolute path or a URL."""
     config: str | None = None
-    """Configuration (subset) of the repository; its default when absent."""
+    """Configuration (subset) of the repository. Its default when not set."""
     split: str = "train"
     """Split to read."""
     revision: str = "main"
-    """Branch, tag or commit; pinned to a commit when the job starts."""
+    """Branch, tag or commit. The job pins it to a commit when it starts."""
     name: str = ""
-    """Name in sample_sources and in the ledger; repo, config and split when absent."""
+    """Name in sample_sources and in the ledger. Made of repo, config and split when not set."""
     adapter: Literal["auto", "finevision", "messages", "vqa", "captions", "text"] = "auto"
-    """How rows become samples; auto recognises it by the columns."""
+    """How rows become samples. auto chooses by the columns."""
     columns: dict[str, str] = {}
-    """Columns of the source by the names the adapter has for them, as in {caption: txt, messages: json.turns}."""
-    limit: int | None = Field(None, ge=1)
-    """About how many rows to use, chosen by hash; all when absent."""
-    weight: float = Field(1.0, gt=0, le=100)
-    """How often a row is used: 0.25 is a quarter of the rows, chosen by hash, 2.5 two copies and half a third."""
+    """The adapter's names of columns and the source's own, as in {caption: txt, messages: json.turns}."""
+    limit: int | None = Field(default=None, ge=1)
+    """About how many rows to use, chosen by hash. All rows when not set."""
+    weight: float = Field(default=1.0, gt=0, le=100)
+    """Uses of a row: 0.25 is a quarter of the rows, chosen by hash; 2.5 is all rows twice, and half once more."""
     min_ratings: MinRatings = MinRatings()
-    """Minimum ratings of a turn, for rows that carry ratings."""
-    prompt: str = Field("Describe the image.", min_length=1)
+    """Minimum ratings of a turn, for rows that have ratings."""
+    prompt: str = Field(default="Describe the image.", min_length=1)
     """What the user says before a caption."""
     video: Video = Video()
     """How videos become images, in sources that have them."""
@@ -140,12 +142,12 @@ class Source(_Model):
     @model_validator(mode="before")
     @classmethod
     def _fill_name(cls, values: Any) -> Any:
-        if isinstance(values, dict) and not values.get("name"):
-            if is_folder(str(values.get("repo"))):
-                return {**values, "name": values["repo"]}
-            parts = [values.get("repo"), values.get("config"), values.get("split", "train")]
-            values = {**values, "name": "/".join(str(part) for part in parts if part)}
-        return values
+        if not isinstance(values, dict) or values.get("name"):
+            return values
+        parts = [values.get("repo"), values.get("config"), values.get("split", "train")]
+        if is_folder(str(values.get("repo"))):
+            return {**values, "name": values["repo"]}
+        return {**values, "name": "/".join(str(part) for part in parts if part)}
 
     @model_validator(mode="after")
     def _check_folder(self) -> "Source":
@@ -162,60 +164,60 @@ class Processor(_Model):
     path: str = Field(min_length=1)
     """Local directory, or a Hub repository owner/name."""
     revision: str = "main"
-    """Branch, tag or commit of a Hub repository; pinned to a commit when the job starts."""
+    """Branch, tag or commit of a Hub repository. The job pins it to a commit when it starts."""
     trust_remote_code: Literal[False] = False
     """Always false: code from a repository is never run."""
 
 
 class Images(_Model):
-    """What is done to images beyond reading their headers."""
+    """What is done to images besides reading their headers."""
 
     verify: Literal["header", "decode"] = "header"
-    """decode: each image is decoded (4–8 ms a megapixel), and a sample with one that does not decode is quarantined."""
-    max_side: int | None = Field(None, ge=16, le=65_500)  # JPEG has no more
-    """Pixels of the longer side at most; a larger image is scaled down and re-encoded. Bytes untouched when absent."""
+    """decode: decode each image (4–8 ms a megapixel), and quarantine a sample with an image that does not decode."""
+    max_side: int | None = Field(default=None, ge=16, le=65_500)  # JPEG has no more
+    """Maximum pixels of the longer side. A larger image is scaled down and re-encoded. When not set, bytes stay."""
 
 
 class Pack(_Model):
     """What fits in a pack."""
 
-    seq_len: int = Field(4096, ge=1, lt=INT32_LIMIT)
-    """Tokens in a pack at most."""
-    max_vision_cost: int | None = Field(None, ge=1)
-    """Vision cost (tiles or patches, by the processor) in a pack at most."""
-    max_images_per_pack: int | None = Field(None, ge=1)
-    """Images in a pack at most."""
-    max_images_per_sample: int | None = Field(None, ge=1)
+    seq_len: int = Field(default=4096, ge=1, lt=INT32_LIMIT)
+    """Maximum number of tokens in a pack."""
+    max_vision_cost: int | None = Field(default=None, ge=1)
+    """Maximum vision cost of a pack (tiles or patches, by the processor)."""
+    max_images_per_pack: int | None = Field(default=None, ge=1)
+    """Maximum number of images in a pack."""
+    max_images_per_sample: int | None = Field(default=None, ge=1)
     """A sample with more images is quarantined."""
     over_length: Literal["quarantine", "truncate_turns", "split_turns"] = "quarantine"
-    """A sample over a budget: left out, ended after the last turn that fits, or made several samples of whole turns."""
+    """What to do with a sample that fits no pack: leave it out, end it after the last turn that fits, or split it."""
     train_on: Literal["assistant", "all"] = "assistant"
     """Which tokens are labels: what the assistant says, or all text."""
-    algorithm: Literal[tuple(ALGORITHMS)] = "balanced"  # type: ignore[valid-type]
+    algorithm: Literal[tuple(ALGORITHMS)] = "balanced"  # pyright: ignore[reportInvalidTypeForm]  # named once
     """How samples are chosen for packs."""
-    attention_weight: float = Field(0.0, ge=0.0)
-    """How much attention work (the sum of squared lengths) counts beside vision cost when packs are made alike."""
+    attention_weight: float = Field(default=0.0, ge=0.0)
+    """Weight of attention work (the sum of squared lengths) beside vision cost when packs are balanced."""
 
 
 class Shards(_Model):
     """How samples are shuffled into shards, and shards into files."""
 
-    shard_bytes: int = Field(256 << 20, ge=1 << 10, le=GIB)
-    """Source bytes in a shard, about; held in memory 3–4 times. One of over twice that, or 1 GiB, is several files."""
+    shard_bytes: int = Field(default=256 << 20, ge=1 << 10, le=GIB)
+    """About the source bytes in a shard. Memory: 3–4 times this. One above twice this, or 1 GiB, is several files."""
     num_shards: NumShards | None = None
-    """Number of shards, a power of two; from shard_bytes when absent, or as before where a split is overwritten."""
-    num_packs_per_row_group: int = Field(32, ge=1)
-    """R: packs in a row group, the reader's unit of I/O; `jobs.plan` says when larger ones would do better."""
-    validation_fraction: float = Field(0.0, ge=0.0, lt=1.0)
+    """Number of shards, a power of two. When not set: as many as an overwritten split has, else by shard_bytes."""
+    num_packs_per_row_group: int = Field(default=32, ge=1)
+    """Packs in a row group, the reader's unit of I/O. `jobs.plan` says when larger row groups would be better."""
+    validation_fraction: float = Field(default=0.0, ge=0.0, lt=1.0)
     """Share of samples, chosen by hash, that goes to the split `validation`."""
     duplicates: Literal["drop", "keep"] = "drop"
     """What to do with a sample whose images and messages equal another's."""
-    seed: int = Field(0, ge=0, lt=1 << 63)
+    seed: int = Field(default=0, ge=0, lt=1 << 63)
     """Seed of the shuffle."""
 
     @property
     def max_file_bytes(self) -> int:
-        """Bytes of images and tokens in a file at most; a single sample may have more."""
+        """Maximum bytes of images and tokens in a file. A single sample may have more."""
         return min(2 * self.shard_bytes, GIB)
 
 
@@ -223,36 +225,36 @@ class Output(_Model):
     """Where packs go."""
 
     repo: Place
-    """Dataset repository, owner/name; or a folder, as in sources. Made when it does not exist."""
+    """Dataset repository owner/name, or a folder as in sources. Created when it does not exist."""
     split: SplitName = "train"
     """Split to write."""
     mode: Literal["overwrite", "append"] = "overwrite"
-    """overwrite replaces the split and nothing else; append adds files to it."""
+    """overwrite replaces this split and no other. append adds files to it."""
     reuse: Literal["sticky", "off"] = "sticky"
-    """sticky: a split packed again as before keeps its packs where their samples still are; off packs it afresh."""
-    max_drift: float = Field(0.003, ge=0.0, le=1.0)
-    """Share of packs that reuse may cost; a shard that would take more is packed afresh."""
+    """sticky: when a split is packed again, keep its packs where their samples are still there. off: pack afresh."""
+    max_drift: float = Field(default=0.003, ge=0.0, le=1.0)
+    """Maximum share of additional packs for reuse. A shard that would need more is packed afresh."""
     private: bool = False
-    """Whether a repository that has to be made is private."""
-    max_operations_per_commit: int = Field(100, ge=2)
-    """Files in a commit at most; above it, commits go to a pull request that is merged last."""
-    checkpoint_seconds: float = Field(600, ge=0)
-    """How often finished shards are kept in a pull request, from which a run that died goes on; 0 is at once."""
-    retry_seconds: float = Field(300, ge=0)
-    """How long an upload or a commit is tried again, with backoff, while the Hub is busy or away."""
+    """Whether a repository that the job creates is private."""
+    max_operations_per_commit: int = Field(default=100, ge=2)
+    """Maximum number of files in a commit. With more files, commits go to a pull request that is merged at the end."""
+    checkpoint_seconds: float = Field(default=600, ge=0)
+    """How often to save finished shards in a pull request, from which a failed run can resume. 0 saves each at once."""
+    retry_seconds: float = Field(default=300, ge=0)
+    """How long to retry an upload or a commit, with backoff, while the Hub is busy or unavailable."""
 
     @field_validator("reuse", mode="before")
     @classmethod
     def _off(cls, value: Any) -> Any:
-        """YAML takes the word off for false."""
+        """YAML reads the word off as false."""
         return "off" if value is False else value
 
 
 class Quality(_Model):
     """When a run is not worth publishing."""
 
-    max_quarantine_fraction: float = Field(0.05, ge=0.0, le=1.0)
-    """Share of rows in quarantine above which the run fails and the repository stays as it was."""
+    max_quarantine_fraction: float = Field(default=0.05, ge=0.0, le=1.0)
+    """Maximum share of rows in quarantine. Above it, the run fails and the repository stays as it was."""
 
 
 class Config(_Model):
@@ -282,7 +284,7 @@ class Config(_Model):
 
 
 def _overlap(one: str, other: str) -> bool:
-    """Whether two places are one, or a folder and one in it, behind links too. The Hub compares names without case."""
+    """Whether two places are equal, or one folder is inside the other, links followed. The Hub ignores case."""
     if is_folder(one) or is_folder(other):
         one, other = (os.path.realpath(place) if place.startswith("/") else place for place in (one, other))
         return f"{one}/".startswith(f"{other}/") or f"{other}/".startswith(f"{one}/")

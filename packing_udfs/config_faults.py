@@ -1,15 +1,17 @@
-"""What is wrong with a configuration, in the words of its fields: the field, its value and what is allowed."""
+"""Messages about a wrong configuration: the field, its value and what is allowed."""
 
 import difflib
 from typing import Any
 
 from pydantic import BaseModel
 
+__all__ = ["message"]
+
 _MESSAGES = {"tuple_type": "must be a list", "too_short": "must have at least one item"}
 
 
 def message(fault: Any, tree: type[BaseModel]) -> str:
-    """The line for a fault that pydantic found (an item of `ValidationError.errors()`) in a tree of models."""
+    """The line for a fault that pydantic found in `tree` (an item of `ValidationError.errors()`)."""
     field = ".".join(str(part) for part in fault["loc"]) or "configuration"
     if fault["type"] == "extra_forbidden":
         allowed = _allowed(fault["loc"][:-1], tree)
@@ -29,6 +31,7 @@ def message(fault: Any, tree: type[BaseModel]) -> str:
 
 
 def _allowed(loc: tuple, model: Any) -> list[str]:
+    """The names of the fields at a place in a tree of models."""
     for part in loc:
         if not isinstance(part, int):
             annotation = model.model_fields[part].annotation

@@ -9,12 +9,14 @@ from pydantic import BaseModel
 
 from packing_udfs.config import Config, ConfigError, parse
 
+__all__ = ["describe", "load"]
+
 
 class _Loader(yaml.SafeLoader):
-    """Safe YAML that refuses a key that stands twice in a mapping, of which YAML's own loader takes the last."""
+    """Safe YAML that refuses the same key twice in a mapping. YAML's own loader takes the last one."""
 
     def construct_mapping(self, node, deep=False):
-        seen = []  # no set: a key may be a list, which the loader itself refuses
+        seen = []  # not a set, because a key may be a list; the loader itself refuses that
         for key, _ in node.value:
             if key.value in seen:
                 raise yaml.constructor.ConstructorError(None, None, f"the key {key.value} stands twice", key.start_mark)
@@ -25,7 +27,7 @@ class _Loader(yaml.SafeLoader):
 def load(path: str | Path, overrides: Sequence[str] = ()) -> Config:
     """Read a YAML file and apply overrides (`pack.seq_len=8192`, `sources.0.split=test`; values are YAML).
 
-    Raises ConfigError that names the file or field, the value and what is allowed.
+    Raises ConfigError, which names the file or field, the value and what is allowed.
     """
     try:
         text = Path(path).read_text(encoding="utf-8")
@@ -48,30 +50,28 @@ def _override(tree: Any, text: str) -> None:
         raise ConfigError(f"override {text!r}: must be key=value, as in pack.seq_len=8192")
     *parents, last = key.split(".")
     for part in parents:
-        if isinstance(tree, list):
-            tree = tree[_index(tree, part, key)]
-        else:
-            tree = tree.setdefault(part, {})
+        at = _key(tree, part, key)
+        tree = tree.setdefault(at, {}) if isinstance(tree, dict) else tree[at]
         if not isinstance(tree, dict | list):
             raise ConfigError(f"override {text!r}: {part} is a value, not a group of fields")
     try:
         parsed = yaml.safe_load(value)
     except yaml.YAMLError:
         raise ConfigError(f"override {text!r}: the value is not YAML") from None
-    if isinstance(tree, list):
-        tree[_index(tree, last, key)] = parsed
-    else:
-        tree[last] = parsed
+    tree[_key(tree, last, key)] = parsed
 
 
-def _index(items: list, part: str, key: str) -> int:
-    if not part.isdecimal() or int(part) >= len(items):
-        raise ConfigError(f"override {key}: {part!r} is no index into a list of {len(items)}")
+def _key(tree: dict | list, part: str, key: str) -> Any:
+    """The part of an override's key as a key of a mapping, or as an index into a list."""
+    if isinstance(tree, dict):
+        return part
+    if not part.isdecimal() or int(part) >= len(tree):
+        raise ConfigError(f"override {key}: {part!r} is no index into a list of {len(tree)}")
     return int(part)
 
 
 def describe(model: type[BaseModel] = Config, prefix: str = "") -> Iterator[str]:
-    """One line a field, for `--help`: its dotted name, default and meaning."""
+    """The dotted name, default and meaning of each field, for `--help`."""
     for name, field in model.model_fields.items():
         annotation = field.annotation
         args = getattr(annotation, "__args__", ())

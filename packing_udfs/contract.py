@@ -1,9 +1,8 @@
-"""The pack contract: the one definition of what is stored, its columns, its files and how they are written.
+"""The contract: the one definition of the stored columns and files, and of how they are written.
 
-A *pack* is one output row: several samples, one after another, at most `seq_len` tokens, stored without
-padding. Everything a model needs beyond it (cu_seqlens, position_ids, segment_ids, masks) is derived by
-`packing_udfs.collate`, so a pack never disagrees with itself. Spark's types, the `datasets` features and the
-Parquet options below all derive from `PACK_SCHEMA`.
+A *pack* is one output row: several samples one after another, at most `seq_len` tokens, without padding.
+`packing_udfs.collate` derives all else that a model needs (cu_seqlens, position_ids, segment_ids, masks), so a pack
+cannot contradict itself. Spark's types, the `datasets` features and the Parquet options derive from `PACK_SCHEMA`.
 
 Worked example, two samples of 3 and 2 tokens, the first with one image of 2 placeholders:
 
@@ -13,13 +12,36 @@ Worked example, two samples of 3 and 2 tokens, the first with one image of 2 pla
     sample_num_images  [1, 0]                       image 0 belongs to sample 0
     image_num_tokens   [2]
 
-Every field is nullable at every level: `datasets` recognises `Image` only as nullable
+Every field is nullable at every level, because `datasets` recognises an `Image` only as a nullable
 `struct<bytes: binary, path: string>`.
 """
 
 import json
 
 import pyarrow as pa
+import pyarrow.parquet as pq
+
+__all__ = [
+    "DATA_DIR",
+    "IGNORE_INDEX",
+    "IMAGE",
+    "IMAGE_SIZE",
+    "MANIFEST_JSON",
+    "MANIFEST_PARQUET",
+    "MANIFEST_SCHEMA",
+    "PACK_SCHEMA",
+    "QUARANTINE_DIR",
+    "QUARANTINE_SCHEMA",
+    "REASONS",
+    "REPORT",
+    "SAMPLE_SCHEMA",
+    "VERSION",
+    "ContractError",
+    "features",
+    "leaf_paths",
+    "parquet_metadata",
+    "writer_options",
+]
 
 VERSION = 1
 IGNORE_INDEX = -100
@@ -29,10 +51,9 @@ MANIFEST_PARQUET = "manifest/{split}.parquet"
 DATA_DIR = "data/{split}"
 QUARANTINE_DIR = "quarantine/{split}"
 
-# Recorded in each file under `content_defined_chunking`. Xet cuts what is stored into chunks of 64 KiB or so by itself;
-# a page of image bytes adds nothing to that but its header, which changes with any byte of the page. So pages are
-# large: where each pack had a page of its own, 1 % of the samples gone cost a quarter more (20 kB an image). They
-# end all the same: a writer holds a page, twice while it grows.
+# Recorded in each file under `content_defined_chunking`. Xet itself cuts stored bytes into chunks of about 64 KiB. A
+# page adds only its header, which changes with any byte of the page, so pages are large. With a page for each pack,
+# removing 1 % of the samples cost a quarter more (20 kB an image). Pages do end, because a writer holds one in memory.
 CDC = {"min_chunk_size": 16 << 20, "max_chunk_size": 64 << 20, "norm_level": 0}
 ZSTD_LEVEL = 9  # 8 % less than level 1 for tokens and labels, and no slower on pages of this size
 
@@ -43,23 +64,20 @@ MESSAGE = pa.struct([("role", pa.string()), ("content", pa.list_(CONTENT))])
 
 SAMPLE_SCHEMA = pa.schema(
     [
-        ("sample_id", pa.int64()),  # hash of images, then of messages (jobs.adapters); of the provenance when unusable
+        ("sample_id", pa.int64()),  # hash of images and messages (jobs.adapters), or of the provenance when unusable
         ("source", pa.string()),  # the source's name in the configuration
         ("file", pa.string()),  # provenance: path in the source repository …
         ("row", pa.int64()),  # … and row in that file
         ("copy", pa.int32()),  # 0, or the number of an upsampled copy
-        (
-            "messages",
-            pa.list_(MESSAGE),
-        ),  # the chat-template form; an image is {"type": "image", "text": None}
+        ("messages", pa.list_(MESSAGE)),  # chat-template form; an image is {"type": "image", "text": None}
         ("images", pa.list_(IMAGE)),  # in the order of their placeholders
         ("reason", pa.string()),  # why the adapter could not make a sample of the row, else null
         ("num_turns_dropped", pa.int32()),  # turns below a minimum rating
     ]
 )
 
-# Images stand first in a file: Xet asks what it knows of a new file by the file's first chunk. An edited text in any
-# pack of a row group changes the bytes of its tokens, while its first image mostly stays.
+# Images stand first in a file, because Xet recognises a file by its first chunk. An edited text in any pack of a row
+# group changes the bytes of its tokens, while its first image mostly stays.
 PACK_SCHEMA = pa.schema(
     [
         ("images", pa.list_(IMAGE)),
@@ -92,13 +110,13 @@ QUARANTINE_SCHEMA = pa.schema(
     ]
 )
 
-# One row per row group of `data/{split}/`: all that the reader needs to deal and fetch packs.
+# One row per row group of `data/{split}/`: all that the reader needs to order and fetch packs.
 MANIFEST_SCHEMA = pa.schema(
     [
         ("file", pa.string()),  # path in the repository
         ("file_bytes", pa.int64()),
         ("footer_offset", pa.int64()),  # where the Parquet footer (FileMetaData) starts …
-        ("footer_bytes", pa.int32()),  # … and its length, without the 8 bytes of length and magic behind it
+        ("footer_bytes", pa.int32()),  # … and its length, without the 8 bytes of length and magic after it
         ("row_group", pa.int32()),  # index in the file
         ("offset", pa.int64()),  # first byte of the row group's column chunks
         ("bytes", pa.int64()),  # their length
@@ -135,25 +153,18 @@ REASONS = {
 
 
 class ContractError(ValueError):
-    """Data that does not follow the contract, or follows a version of it that this code does not know."""
+    """Data that breaks the contract, or follows a version of it that this code does not know."""
 
 
 def leaf_paths(schema: pa.Schema) -> list[str]:
     """Parquet's names of a schema's leaves: `images.list.element.bytes`.
 
-    Per-column writer options must name every leaf: an unnamed one silently loses its compression.
+    Per-column writer options must name every leaf. A leaf without a name silently loses its compression.
     """
-
-    def walk(prefix: str, kind: pa.DataType):
-        if pa.types.is_list(kind):
-            yield from walk(f"{prefix}.list.element", kind.value_type)
-        elif pa.types.is_struct(kind):
-            for i in range(kind.num_fields):
-                yield from walk(f"{prefix}.{kind.field(i).name}", kind.field(i).type)
-        else:
-            yield prefix
-
-    return [leaf for field in schema for leaf in walk(field.name, field.type)]
+    empty = pa.BufferOutputStream()
+    pq.write_metadata(schema, empty)
+    columns = pq.read_metadata(pa.BufferReader(empty.getvalue())).schema
+    return [columns.column(i).path for i in range(len(columns))]
 
 
 def features(schema: pa.Schema = PACK_SCHEMA) -> dict:
@@ -183,20 +194,20 @@ def parquet_metadata(schema: pa.Schema = PACK_SCHEMA) -> dict[bytes, bytes]:
 def writer_options(schema: pa.Schema = PACK_SCHEMA) -> dict:
     """Arguments of `pyarrow.parquet.ParquetWriter` for files of the contract.
 
-    Image bytes stay uncompressed and PLAIN, so that content-defined chunks see the bytes of the source and Xet
-    finds them again; the rest is zstd. Statistics exist on scalars only: on lists they cost and say nothing.
+    Image bytes stay uncompressed and PLAIN, so that Xet finds the source's bytes again. The rest is zstd. Only scalars
+    have statistics, because those of lists cost space and say nothing.
     """
     leaves = leaf_paths(schema)
     media = {leaf for leaf in leaves if leaf.endswith(".bytes")}
     return {
         "compression": {leaf: "none" if leaf in media else "zstd" for leaf in leaves},
         "compression_level": {leaf: ZSTD_LEVEL for leaf in leaves if leaf not in media},
-        "data_page_size": CDC["max_chunk_size"],  # else pages also end at a MiB
+        "data_page_size": CDC["max_chunk_size"],  # otherwise pages also end at 1 MiB
         "column_encoding": dict.fromkeys(media, "PLAIN") or None,
         "use_dictionary": [leaf for leaf in leaves if leaf not in media],
         "write_statistics": [leaf for leaf in leaves if "." not in leaf],
         "write_page_index": True,
-        "write_page_checksum": True,  # a flipped bit in image bytes is found by the reader, not by a loss curve
+        "write_page_checksum": True,  # the reader finds a flipped bit in image bytes
         "use_content_defined_chunking": CDC,
         "store_schema": True,
     }
