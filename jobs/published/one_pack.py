@@ -1,20 +1,18 @@
-"""One pack of a published dataset, for people: its samples, their text with what is trained, their images and sources.
+"""One pack of a published dataset, for people: its samples, their text, what is trained, their images and sources.
 
     python -m jobs.inspect user/packed --pack 17 --out pack.html
     python -m jobs.inspect user/packed --sample -8233405489761510930
 
-Packs are numbered from 0 in the order of the manifest. Reads one row group; to find a sample, the column `sample_ids`.
-Text is decoded with the processor that the manifest names, or `--processor`. A pack knows its samples' sources (repo,
-configuration, split, commit), not their rows: `sample_ids` are hashes of their content.
-
-The file is named as its command is, and as a module of the standard library. No entry point may therefore have this
-folder first on its path: `jobs.pack`, which spark-submit runs as a file, takes it away before it imports anything.
+Packs are numbered from 0 in the order of the manifest. Only one row group is read; to find a sample, also the column
+`sample_ids`. Text is decoded with the processor that the manifest names, or `--processor`. A pack knows its samples'
+sources (repo, configuration, split, commit), not their rows: `sample_ids` are hashes of their content.
 """
 
 import io
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -24,14 +22,15 @@ from jobs.pages import strips
 from jobs.published.dataset import Packed, PackedError
 from packing_udfs.manifest import Manifest
 from packing_udfs.published import pictures
+from packing_udfs.published.shape import ManifestInfo
+
+__all__ = ["Place", "as_text", "describe", "find_sample", "locate", "page"]
 
 EDGE, QUALITY = 320, 82  # of images on the page: pixels of the longer side, JPEG's quality
-
-
 _COLOURS = {"response": ("\x1b[1;36m", "\x1b[0m"), "image": ("\x1b[33m", "\x1b[0m"), "prompt": ("", "")}
-
-
 _MARKS = {"response": ("«", "»"), "image": ("", ""), "prompt": ("", "")}
+
+Decode = Callable[[list[int]], str]  # token ids to text
 
 
 @dataclass(frozen=True)
@@ -45,7 +44,7 @@ class Place:
 
 
 def locate(found: Manifest, number: int) -> Place:
-    """A pack's place by its number. Raises PackedError when there is none of that number."""
+    """A pack's place by its number. Raises PackedError for a number that no pack has."""
     if not 0 <= number < found.num_packs:
         raise PackedError(f"--pack: {number} is refused: the split has packs 0 to {found.num_packs - 1}")
     ends = np.cumsum(found.row_groups["num_rows"].to_numpy())
@@ -55,7 +54,7 @@ def locate(found: Manifest, number: int) -> Place:
 
 
 def find_sample(packed: Packed, found: Manifest, sample_id: int) -> list[int]:
-    """Numbers of the packs that hold a sample; several when it has copies or was packed in parts."""
+    """Numbers of the packs that hold a sample: several when it has copies or was packed in parts."""
     numbers, first = [], 0
     for row in found.row_groups.select(["file", "row_group", "num_rows"]).to_pylist():
         ids = packed.row_group(row["file"], row["row_group"], ["sample_ids"])["sample_ids"].to_pylist()
@@ -64,12 +63,12 @@ def find_sample(packed: Packed, found: Manifest, sample_id: int) -> list[int]:
     return numbers
 
 
-def describe(packed: Packed, found: Manifest, number: int, decode: Callable[[list[int]], str] | None) -> dict:
-    """A pack in plain values. `decode`: token ids to text; None leaves ids.
+def describe(packed: Packed, found: Manifest, number: int, decode: Decode | None) -> dict[str, Any]:
+    """A pack in plain values, for a page's template. `decode`: None leaves token ids.
 
-    {"place", "seq_len", "vision_unit", "drawn": as drawn.draw, "samples": [{"id", "sources": where from, "num_tokens",
-    "num_label_tokens", "images": [{"height", "width", "format", "num_bytes", "num_tokens", "path", "jpeg"}],
-    "pieces": [{"kind": "prompt", "response" or "image", "text"}]}]}
+    {"place", "seq_len", "vision_unit", "drawn": as `pictures.draw`, "samples": [{"id", "sources": where from,
+    "num_tokens", "num_label_tokens", "images": [{"height", "width", "format", "num_bytes", "num_tokens", "path",
+    "jpeg"}], "pieces": [{"kind": "prompt", "response" or "image", "text"}]}], "source_names", "is_decoded"}
     """
     place = locate(found, number)
     row_group = packed.row_group(place.file, place.row_group)
@@ -93,14 +92,17 @@ def _ids(ids: list[int]) -> str:
     return "".join(f"{i} " for i in ids)
 
 
-def _sources(found: Manifest, name: str) -> list[dict]:
-    """Repository, configuration, split and commit of a source, one for each state that a run read it in."""
-    described = [source for run in found.info["runs"] for source in run["sources"] if source["name"] == name]
-    fields = ("repo", "config", "split", "commit")
-    return list({tuple(s[f] for f in fields): {f: s[f] for f in fields} for s in described}.values())
+def _sources(found: Manifest, name: str) -> list[dict[str, str | None]]:
+    """Repository, configuration, split and commit of a source: one for each commit that a run read."""
+    sources = [source for run in ManifestInfo.of(found).runs for source in run.sources if source.name == name]
+    described: list[dict[str, str | None]] = []
+    for source in sources:
+        fields = {field: getattr(source, field) for field in ("repo", "config", "split", "commit")}
+        described += [fields] if fields not in described else []
+    return described
 
 
-def _samples(pack: dict, token: int | None, decode: Callable[[list[int]], str]) -> Iterator[dict]:
+def _samples(pack: dict[str, Any], token: int | None, decode: Decode) -> Iterator[dict[str, Any]]:
     """Images and pieces of text of each sample."""
     at, images = 0, _images(pack)
     for num_tokens, num_images in zip(pack["sample_lengths"], pack["sample_num_images"], strict=True):
@@ -110,7 +112,7 @@ def _samples(pack: dict, token: int | None, decode: Callable[[list[int]], str]) 
         at += num_tokens
 
 
-def _images(pack: dict) -> Iterator[dict]:
+def _images(pack: dict[str, Any]) -> Iterator[dict[str, Any]]:
     for number, (image, size, num_tokens) in enumerate(
         zip(pack["images"], pack["image_sizes"], pack["image_num_tokens"], strict=True), 1
     ):
@@ -126,14 +128,16 @@ def _images(pack: dict) -> Iterator[dict]:
         }
 
 
-def _pieces(ids, labels, images: list[dict], token: int | None, decode) -> Iterator[dict]:
-    """A sample's text in runs of trained and untrained tokens, each image one piece from first to last placeholder."""
+def _pieces(
+    ids: np.ndarray, labels: np.ndarray, images: Sequence[dict[str, Any]], token: int | None, decode: Decode
+) -> Iterator[dict[str, str]]:
+    """A sample's text in runs of trained and untrained tokens; each image is one piece."""
     placeholders = np.flatnonzero(ids == (-1 if token is None else token))
     ends = np.cumsum([image["num_tokens"] for image in images])
     at = 0
     for image, end in zip(images, ends, strict=True):
         if end > len(placeholders):
-            break  # jobs.validate says so
+            break  # jobs.validate reports it
         start, stop = int(placeholders[end - image["num_tokens"]]), int(placeholders[end - 1]) + 1
         yield from _text(ids[at:start], labels[at:start], decode)
         size = f"{image['width']} × {image['height']}, {stop - start:,} tokens"
@@ -142,7 +146,7 @@ def _pieces(ids, labels, images: list[dict], token: int | None, decode) -> Itera
     yield from _text(ids[at:], labels[at:], decode)
 
 
-def _text(ids: np.ndarray, labels: np.ndarray, decode) -> Iterator[dict]:
+def _text(ids: np.ndarray, labels: np.ndarray, decode: Decode) -> Iterator[dict[str, str]]:
     at = 0
     for is_trained, num_tokens in pictures.runs((labels >= 0).astype(np.int8)):
         text = decode(ids[at : at + num_tokens].tolist())
@@ -150,7 +154,7 @@ def _text(ids: np.ndarray, labels: np.ndarray, decode) -> Iterator[dict]:
         at += num_tokens
 
 
-def as_text(found: dict, colours: bool = False) -> str:
+def as_text(found: dict[str, Any], colours: bool = False) -> str:
     """A pack for a terminal: trained text in colour, or between « and »."""
     place, pack = found["place"], found["drawn"]
     lines = [
@@ -176,22 +180,22 @@ def _num(count: int, what: str) -> str:
 
 
 def _printable(text: str) -> str:
-    """Text without the control characters that a terminal would obey."""
+    """Text without control characters, which a terminal would obey."""
     return re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", "\ufffd", text)
 
 
-def _origin(source: dict) -> str:
+def _origin(source: dict[str, str | None]) -> str:
     parts = [source["repo"], source["config"], source["split"]]
     return f"{' '.join(part for part in parts if part)} at {source['commit']}"
 
 
-def _image_line(image: dict) -> str:
+def _image_line(image: dict[str, Any]) -> str:
     path = f", {image['path']}" if image["path"] else ""
     size = f"{image['width']} × {image['height']}, {image['format']}, {image['num_bytes']:,} bytes"
     return f"{image['number']}: {size}, {image['num_tokens']:,} placeholders{path}"
 
 
-def page(found: dict, name: str) -> str:
+def page(found: dict[str, Any], name: str) -> str:
     """The HTML of a pack. `name`: the dataset and split."""
     return pages.render(
         "pack.html.jinja",

@@ -1,5 +1,6 @@
 """What is left of a published dataset without some of its samples: manifests, ledger and report that stay true."""
 
+import hashlib
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,27 +14,18 @@ from fsspec.implementations.local import LocalFileSystem
 
 from jobs.output.interface import Head, OutputError
 from jobs.published.dataset import Packed
-from jobs.revision import card, figures
-from jobs.revision.write import Revision, small_files
+from jobs.revision import card, figures, write
 from jobs.shards.settings import settings
 from packing_udfs import contract, metrics
 from packing_udfs.config import parse
 from packing_udfs.manifest import Manifest
+from packing_udfs.published import shape
 from packing_udfs.published.pictures import draw
-from packing_udfs.published.shape import (
-    Drawn,
-    LedgerRow,
-    ManifestInfo,
-    Report,
-    RunOfSplit,
-    SourceCounts,
-    SplitOfReport,
-    Sums,
-    require_report,
-)
+from packing_udfs.published.shape import ManifestInfo, Report, RunOfSplit
+from packing_udfs.shard.assemble import Unit
 from packing_udfs.shard.pack_shard import PackSettings
 
-__all__ = ["TAKEN_DOWN", "Gone", "NewRevision", "Remainder", "RewrittenFile", "settings_of", "small_files_of"]
+__all__ = ["TAKEN_DOWN", "Gone", "NewRevision", "Remainder", "RewrittenFile", "settings_of", "small_files"]
 
 TAKEN_DOWN = "taken_down"
 
@@ -48,6 +40,16 @@ class Gone:
     num_images: int
     reason: str = ""  # of its quarantine; empty for a sample of a pack
     images: frozenset[bytes] = frozenset()  # their SHA-256, of a sample of a pack
+
+    @classmethod
+    def of_pack(cls, unit: Unit) -> "Gone":
+        images = frozenset(hashlib.sha256(image["bytes"]).digest() for image in unit.images)
+        return cls(unit.sample_id, unit.source, len(unit.encoded.input_ids), len(unit.sizes), images=images)
+
+    @classmethod
+    def of_quarantine(cls, row: Mapping[str, Any]) -> "Gone":
+        counts = (row["num_tokens"] or 0, row["num_images"] or 0)  # null for a row that failed early
+        return cls(row["sample_id"], row["source"], *counts, reason=row["reason"])
 
     @property
     def outcome(self) -> str:
@@ -71,13 +73,11 @@ class RewrittenFile:
 class Remainder:
     """A split without some of its samples."""
 
-    manifest: Manifest
-    """As it was."""
-    files: Sequence[RewrittenFile] = ()
-    quarantine: Mapping[str, pa.Table] = field(default_factory=dict)
-    """Path → what is left of it (contract.QUARANTINE_SCHEMA), of those that lose rows."""
-    set_aside: Sequence[Gone] = ()
-    """Quarantined samples that go."""
+    manifest: Manifest  # as it was
+    held: Mapping[str, list[int]] = field(default_factory=dict)  # files that hold some of them → their row groups
+    files: Sequence[RewrittenFile] = ()  # these files, once they are packed again
+    quarantine: Mapping[str, pa.Table] = field(default_factory=dict)  # path → what is left, where rows go
+    set_aside: Sequence[Gone] = ()  # those rows
 
     @property
     def taken(self) -> list[Gone]:
@@ -127,18 +127,18 @@ def settings_of(info: ManifestInfo) -> PackSettings:
     return replace(last, max_file_bytes=None, over_length=over_length, **loosest)
 
 
-def small_files_of(new: NewRevision, head: Head, deleted: Collection[str]) -> dict[str, bytes]:
+def small_files(new: NewRevision, head: Head, deleted: Collection[str]) -> dict[str, bytes]:
     """The small files of the new revision. Raises OutputError when it does not add up or a split would be empty."""
     runs = _runs(new.splits)
     manifests = {split: _manifest(part, runs[split]) for split, part in new.splits.items()}
     report = _report(new.packed.report(), new.splits, {split: info for split, (info, _) in manifests.items()})
     drawn = {}
     for split, part in report.splits.items():
-        part.drawn = Drawn(file=manifests[split][1]["file"][0].as_py(), row_group=0)
+        part.drawn = shape.Drawn(file=manifests[split][1]["file"][0].as_py(), row_group=0)
         drawn[split] = draw(new.row_group(part.drawn.file, part.drawn.row_group))
     quarantine = {path: table for part in new.splits.values() for path, table in part.quarantine.items()}
-    return small_files(
-        Revision(
+    return write.small_files(
+        write.Revision(
             manifests=manifests,
             report=report,
             drawn=drawn,
@@ -170,7 +170,7 @@ def _runs(splits: Mapping[str, Remainder]) -> dict[str, list[RunOfSplit]]:
     return of_split
 
 
-def _take(source: SourceCounts, left: Counter[tuple[str, str]]) -> None:
+def _take(source: shape.SourceCounts, left: Counter[tuple[str, str]]) -> None:
     """Count samples of `left` as taken down from a run's source, as many as it has."""
     packed = min(left[source.name, "packed"], source.num_packed)
     quarantined = min(left[source.name, "quarantined"], source.num_quarantined)
@@ -198,7 +198,7 @@ def _manifest(part: Remainder, runs: list[RunOfSplit]) -> tuple[ManifestInfo, pa
     sums = metrics.add([info.sums.dump(), *(file.after for file in part.files)])
     for file in part.files:
         sums = _less(sums, file.before)
-    info.totals, info.sums = figures.totals(row_groups), Sums(**sums)
+    info.totals, info.sums = figures.totals(row_groups), shape.Sums(**sums)
     info.quality = figures.quality(sums, row_groups, info.seq_len)
     return info, row_groups
 
@@ -226,7 +226,7 @@ def _less(sums: dict[str, Any], gone: dict[str, Any]) -> dict[str, Any]:
 
 def _report(told: object, splits: Mapping[str, Remainder], infos: Mapping[str, ManifestInfo]) -> Report:
     """The last run's report, without the samples. `told`: as it was; `infos`: of the new manifests."""
-    report = require_report(told)
+    report = shape.require_report(told)
     report.ledger = _ledger(report.ledger, [gone for split in report.splits for gone in splits[split].gone])
     report.quarantine = metrics.add({r.reason: r.num_rows} for r in report.ledger if r.outcome == "quarantined")
     report.quarantine_examples = {}
@@ -234,11 +234,11 @@ def _report(told: object, splits: Mapping[str, Remainder], infos: Mapping[str, M
         info = infos[split]
         mine = [run.sources for run in info.runs if run.run == report.run]
         report.sources = mine[-1] if mine else report.sources
-        report.splits[split] = SplitOfReport.of(info, report.splits[split].drawn)
+        report.splits[split] = shape.SplitOfReport.of(info, report.splits[split].drawn)
     return report
 
 
-def _ledger(ledger: Iterable[LedgerRow], gone: Iterable[Gone]) -> list[LedgerRow]:
+def _ledger(ledger: Iterable[shape.LedgerRow], gone: Iterable[Gone]) -> list[shape.LedgerRow]:
     """The last run's ledger with the outcome "taken_down"; other runs have no ledger."""
     rows = {(row.source, row.outcome, row.reason): row.dump() for row in ledger}
     for sample in gone:
@@ -252,4 +252,4 @@ def _ledger(ledger: Iterable[LedgerRow], gone: Iterable[Gone]) -> list[LedgerRow
         for name, count in (("num_rows", 1), ("num_tokens", sample.num_tokens), ("num_images", sample.num_images)):
             row[name] -= min(count, row[name])
             to[name] += count
-    return [LedgerRow.model_validate(rows[key]) for key in sorted(rows) if rows[key]["num_rows"]]
+    return [shape.LedgerRow.model_validate(rows[key]) for key in sorted(rows) if rows[key]["num_rows"]]

@@ -1,16 +1,9 @@
-"""Take samples out of a packed dataset, and prove that its new revision has nothing of them.
-
-    python -m jobs.takedown --repo user/packed --ids -77,1234
-    python -m jobs.takedown --repo user/packed --ids-file ids.txt
-    python -m jobs.takedown --repo user/packed --where source=user/photos/train
-
-In four steps, without reading a source:
+"""Take samples out of a packed dataset, and prove that its new revision has nothing of them. No source is read.
 
     plan      the light columns tell which files and quarantine rows hold the samples
     rewrite   each of these files is packed again around the holes (`packing_udfs.shard.keep_packs`), so that little is
               uploaded; the others stay as they are
-    prove     every image of every file of the new revision is compared with those that go
-              (`jobs.published.takedown_proof`); an image that another sample shows is an error that names these samples
+    prove     every image of the new revision is compared with those that go (`jobs.published.takedown_proof`)
     publish   manifests, report, card, page and quarantine follow in the same commit
 
 The ids stay in the manifest (`taken_down`). As long as it exists, packing from the sources leaves those samples out,
@@ -37,25 +30,17 @@ from jobs.output.folder import Folder
 from jobs.output.interface import Head, Run
 from jobs.output.open import Output
 from jobs.pages.run import PICTURES
+from jobs.published import remainder
 from jobs.published.dataset import Packed, open_packed
-from jobs.published.remainder import (
-    TAKEN_DOWN,
-    Gone,
-    NewRevision,
-    Remainder,
-    RewrittenFile,
-    settings_of,
-    small_files_of,
-)
+from jobs.published.remainder import TAKEN_DOWN, Gone, NewRevision, Remainder, RewrittenFile
 from jobs.published.takedown_proof import TakedownError, Wanted, prove
 from packing_udfs import contract
 from packing_udfs.config import parse
 from packing_udfs.encode.encoder import EncodedSample, Encoder
 from packing_udfs.encode.family import Size
 from packing_udfs.encode.processor import fetch_named
-from packing_udfs.manifest import Manifest
 from packing_udfs.parquet import write
-from packing_udfs.published.shape import require_manifest
+from packing_udfs.published.shape import ManifestInfo, require_manifest
 from packing_udfs.shard.assemble import Unit
 from packing_udfs.shard.keep_packs import Previous
 from packing_udfs.shard.pack_shard import pack_units, sums_of, unit_key
@@ -80,19 +65,6 @@ class Done:
     commit: str
 
 
-@dataclass(frozen=True)
-class _SplitPlan:
-    """What a takedown changes in a split."""
-
-    manifest: Manifest
-    files: Mapping[str, list[int]]
-    """Files that hold samples that go → their row groups."""
-    quarantine: Mapping[str, pa.Table]
-    """Path → what is left of it, of those that hold such rows."""
-    set_aside: Sequence[Gone]
-    """Quarantined samples that go."""
-
-
 def take_down(repo: str, wanted: Wanted, *, processor: str | None = None) -> Done:
     """Take samples out of a repository's main branch.
 
@@ -102,7 +74,7 @@ def take_down(repo: str, wanted: Wanted, *, processor: str | None = None) -> Don
     repository, head, packed = _open(repo)
     already = set(head.taken_down)  # a malformed list is an error before anything is read
     plans = {split: _plan(packed, split, wanted) for split in packed.splits}
-    if not any(plan.files or plan.quarantine for plan in plans.values()):
+    if not any(plan.held or plan.quarantine for plan in plans.values()):
         raise _nothing_found(repo, wanted, already, plans)
     with tempfile.TemporaryDirectory(prefix="packing-") as folder:
         splits = {split: _rewrite(packed, plan, wanted, processor, Path(folder)) for split, plan in plans.items()}
@@ -134,26 +106,26 @@ def _open(repo: str) -> tuple[Output, Head, Packed]:
     return repository, head, open_packed(repo, None if in_folder else head.commit)
 
 
-def _plan(packed: Packed, split: str, wanted: Wanted) -> _SplitPlan:
-    """Find the samples that go, in packs by their light columns and in the quarantine."""
+def _plan(packed: Packed, split: str, wanted: Wanted) -> Remainder:
+    """Find the samples that go: in packs by their light columns, and in the quarantine."""
     manifest = packed.manifest(split)
     require_manifest(manifest, split, packed.name)
     groups: dict[str, list[int]] = {}
     for file, index in zip(*(manifest.row_groups[name].to_pylist() for name in ("file", "row_group")), strict=True):
         groups.setdefault(file, []).append(index)
-    files = {file: indices for file, indices in sorted(groups.items()) if _holds(packed, file, indices, wanted)}
+    held = {file: indices for file, indices in sorted(groups.items()) if _holds(packed, file, indices, wanted)}
     quarantine: dict[str, pa.Table] = {}
     set_aside: list[Gone] = []
     folder = f"{contract.QUARANTINE_DIR.format(split=split)}/"
-    for path in packed.paths:
-        if path.startswith(folder) and path.endswith(".parquet"):
-            rows = packed.table(path).to_pylist()
-            goes = [row["reason"] != TAKEN_DOWN and wanted.takes(row["sample_id"], row["source"]) for row in rows]
-            if any(goes):
-                stay = [row for row, is_gone in zip(rows, goes, strict=True) if not is_gone]
-                quarantine[path] = pa.Table.from_pylist(stay, schema=contract.QUARANTINE_SCHEMA)
-                set_aside += [_set_aside(row) for row, is_gone in zip(rows, goes, strict=True) if is_gone]
-    return _SplitPlan(manifest, files, quarantine, set_aside)
+    for path in (path for path in packed.paths if path.startswith(folder) and path.endswith(".parquet")):
+        table = packed.table(path)
+        goes = [
+            row["reason"] != TAKEN_DOWN and wanted.takes(row["sample_id"], row["source"]) for row in table.to_pylist()
+        ]
+        if any(goes):
+            quarantine[path] = table.filter([not is_gone for is_gone in goes])
+            set_aside += [Gone.of_quarantine(row) for row in table.filter(goes).to_pylist()]
+    return Remainder(manifest=manifest, held=held, quarantine=quarantine, set_aside=set_aside)
 
 
 def _holds(packed: Packed, file: str, row_groups: Sequence[int], wanted: Wanted) -> bool:
@@ -166,13 +138,7 @@ def _holds(packed: Packed, file: str, row_groups: Sequence[int], wanted: Wanted)
     return False
 
 
-def _set_aside(row: dict) -> Gone:
-    """A row of the quarantine; some have no counts."""
-    counts = (row["num_tokens"] or 0, row["num_images"] or 0)
-    return Gone(row["sample_id"], row["source"], *counts, reason=row["reason"])
-
-
-def _nothing_found(repo: str, wanted: Wanted, already: set[int], plans: Mapping[str, _SplitPlan]) -> TakedownError:
+def _nothing_found(repo: str, wanted: Wanted, already: set[int], plans: Mapping[str, Remainder]) -> TakedownError:
     num_already = len(wanted.ids & already)
     why = f", and {num_already} of the ids were taken down already" if num_already else ""
     runs = [run for plan in plans.values() for run in plan.manifest.info["runs"]]
@@ -181,30 +147,30 @@ def _nothing_found(repo: str, wanted: Wanted, already: set[int], plans: Mapping[
     return TakedownError(f"{repo}: none of its samples is one of those to be taken down{why}; nothing was done{there}")
 
 
-def _rewrite(packed: Packed, plan: _SplitPlan, wanted: Wanted, processor: str | None, folder: Path) -> Remainder:
+def _rewrite(packed: Packed, plan: Remainder, wanted: Wanted, processor: str | None, folder: Path) -> Remainder:
     """Pack the files of a plan again without the samples, into a local folder."""
-    files: list[RewrittenFile] = []
-    if plan.files:
-        encoder = Encoder(fetch_named(plan.manifest.info["processor"], processor).load())  # counts vision cost again
-        for file, row_groups in plan.files.items():
-            groups = [_units(packed.row_group(file, index), encoder) for index in row_groups]
-            files.append(_rewrite_file(file, groups, plan.manifest, wanted, folder))
-    return Remainder(manifest=plan.manifest, files=files, quarantine=plan.quarantine, set_aside=plan.set_aside)
+    if not plan.held:
+        return plan
+    info, files = ManifestInfo.of(plan.manifest), []
+    encoder = Encoder(fetch_named(info.processor.dump(), processor).load())  # tells a sample's vision cost
+    for file, row_groups in plan.held.items():
+        groups = [_units(packed.row_group(file, index), encoder) for index in row_groups]
+        files.append(_rewrite_file(file, groups, info, wanted, folder))
+    return replace(plan, files=files)
 
 
 def _rewrite_file(
-    file: str, groups: list[list[list[Unit]]], manifest: Manifest, wanted: Wanted, folder: Path
+    file: str, groups: list[list[list[Unit]]], info: ManifestInfo, wanted: Wanted, folder: Path
 ) -> RewrittenFile:
     """Pack one file again. `groups`: its row groups of packs of samples."""
-    info = require_manifest(manifest, manifest.info["split"])
-    how = settings_of(info)
+    how = remainder.settings_of(info)
     packs = [pack for group in groups for pack in group]
     units = sorted((unit for pack in packs for unit in pack), key=lambda unit: (unit.sample_id, unit.source))
     at = {id(unit): i for i, unit in enumerate(units)}
     gone = [unit for unit in units if wanted.takes(unit.sample_id, unit.source)]
     stay = [unit for unit in units if not wanted.takes(unit.sample_id, unit.source)]
     before = sums_of(units, [[at[id(unit)] for unit in pack] for pack in packs], how)
-    rewritten = RewrittenFile(path=file, gone=[_gone(unit) for unit in gone], before=before)
+    rewritten = RewrittenFile(path=file, gone=[Gone.of_pack(unit) for unit in gone], before=before)
     if not stay:
         return rewritten
     last = Previous(
@@ -216,11 +182,6 @@ def _rewrite_file(
     local.parent.mkdir(parents=True, exist_ok=True)
     row_groups = write.write_shard(str(local), file, again.row_groups())
     return replace(rewritten, after=again.sums, num_bytes=local.stat().st_size, row_groups=row_groups)
-
-
-def _gone(unit: Unit) -> Gone:
-    images = frozenset(hashlib.sha256(image["bytes"]).digest() for image in unit.images)
-    return Gone(unit.sample_id, unit.source, len(unit.encoded.input_ids), len(unit.sizes), images=images)
 
 
 def _units(table: pa.Table, encoder: Encoder) -> list[list[Unit]]:
@@ -257,23 +218,19 @@ def _publish(repository: Output, head: Head, new: NewRevision, wanted: Wanted) -
     delete += [path for part in parts for path, table in part.quarantine.items() if not table.num_rows]
     delete += [path for path in (*PICTURES.values(), "report.html") if path in head.paths]
     delete += head.left  # the samples may be in there too
-    small = small_files_of(new, head, delete)
+    small = remainder.small_files(new, head, delete)
     ids = [sample.sample_id for part in parts for sample in part.gone]
     told = json.dumps([head.commit, sorted(ids), wanted.source])
     digest = hashlib.sha256(told.encode()).hexdigest()
     draft = repository.draft(head, Run(run=digest, shards=digest, num_shards=len(new.written)))
     for shard, file in enumerate(new.written.values()):
-        draft.add([_uploaded(repository, shard, file, new.folder)])
+        written = ShardFile(
+            shard=shard,
+            path=file.path,
+            num_bytes=file.num_bytes,
+            row_groups=to_ipc(file.row_groups),
+            sums=json.dumps(file.after),
+            operation=repository.upload(file.path, new.folder / file.path),
+        )
+        draft.add([written])
     return draft.publish(small, delete)
-
-
-def _uploaded(repository: Output, shard: int, file: RewrittenFile, folder: Path) -> ShardFile:
-    """Upload a file; what a draft needs of it."""
-    return ShardFile(
-        shard=shard,
-        path=file.path,
-        num_bytes=file.num_bytes,
-        row_groups=to_ipc(file.row_groups),
-        sums=json.dumps(file.after),
-        operation=repository.upload(file.path, folder / file.path),
-    )
