@@ -154,9 +154,7 @@ class Published(ABC):
 
     def read_manifest(self, commit: str, split: str) -> manifest.Manifest:
         """The manifest of a split at a commit."""
-        names = (contract.MANIFEST_JSON, contract.MANIFEST_PARQUET)
-        info, row_groups = (self.read(name.format(split=split), commit) for name in names)
-        return manifest.load(info, row_groups)
+        return manifest.read(lambda path: self.read(path, commit), split)
 
     def read_report(self, commit: str) -> dict:
         """The published report at a commit."""

@@ -50,10 +50,8 @@ class Split:
 
 def size_category(num_rows: int) -> str:
     """The Hub's name for a number of rows: `size_category(999)` is "n<1K"."""
-    step = next((i for i in range(len(_STEPS)) if num_rows < 1_000 * 10**i), len(_STEPS))
-    if step == 0:
-        return f"n<{_STEPS[0]}"
-    return f"{_STEPS[step - 1]}<n<{_STEPS[step]}" if step < len(_STEPS) else f"n>{_STEPS[-1]}"
+    names = [f"n<{_STEPS[0]}", *(f"{least}<n<{most}" for least, most in pairwise(_STEPS)), f"n>{_STEPS[-1]}"]
+    return names[sum(num_rows >= 1_000 * 10**i for i in range(len(_STEPS)))]
 
 
 def yaml_features(schema: pa.Schema) -> list[dict[str, Any]]:
