@@ -1,8 +1,8 @@
 """The dataset card: YAML that `load_dataset` and the viewer read, and a summary that people read.
 
 An existing README is merged, not replaced: its other metadata and configurations stay, and so does its text outside the
-two marks around the summary. `huggingface_hub` reads the metadata and writes ours. Rejected: to let it write all of
-it, which would drop comments and turn the language code `no` into `false`.
+two marks around the summary. `huggingface_hub.DatasetCardData` writes our keys. Rejected: `DatasetCard` for the whole
+card. It loads and dumps the keys of others too: comments are lost, and the language code `no` becomes `false`.
 """
 
 import re
