@@ -11,11 +11,11 @@ from jobs.adapters.captions import Captions
 from jobs.adapters.columns import ColumnError, Columns
 from jobs.adapters.finevision import FineVision
 from jobs.adapters.messages import Messages, Text
-from jobs.adapters.samples import PlainSample, to_sample, to_samples
+from jobs.adapters.samples import PlainSample, plain_samples, to_samples
 from jobs.adapters.vqa import Vqa
 from packing_udfs.config import Source
 
-__all__ = ["ADAPTERS", "Adapter", "ColumnError", "PlainSample", "choose", "name_of", "to_sample", "to_samples"]
+__all__ = ["ADAPTERS", "Adapter", "ColumnError", "PlainSample", "choose", "name_of", "plain_samples", "to_samples"]
 
 # In the order in which they are tried.
 ADAPTERS: dict[str, type[Adapter]] = {

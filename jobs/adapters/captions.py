@@ -42,5 +42,5 @@ class Captions(Adapter):
     def make(self, source: Source) -> Sample:
         caption = value(self.caption)
         if isinstance(self.caption.kind, ArrayType):
-            caption = E.get(E.filter_by(caption, lambda one: ~one.is_null()), 0)
+            caption = caption.filter(lambda one: ~one.is_null()).get(0)
         return answered(self.images, self.videos, E.constant(source.prompt, "string"), caption)

@@ -47,20 +47,20 @@ class FineVision(Adapter):
     def make(self, source: Source) -> Sample:
         images = E.once(media(self.images, null_is_none=True))
         turns = E.once(pairs(self.texts))
-        kept = E.once(E.filter_by(turns, lambda _, i: self._passes(source, i)))
-        is_missing = E.exists(turns, lambda turn: turn["first"].is_null() | turn["second"].is_null())
-        is_missing = (E.size(turns) == 0) | is_missing
-        reason = E.when(is_missing, "texts_missing", E.when(E.size(kept) == 0, "ratings"))
+        kept = E.once(turns.filter(lambda _, i: self._passes(source, i)))
+        is_missing = turns.any(lambda turn: turn["first"].is_null() | turn["second"].is_null())
+        is_missing = (turns.size() == 0) | is_missing
+        reason = E.when(is_missing, "texts_missing", E.when(kept.size() == 0, "ratings"))
 
         def asked(turn: Expression, i: Expression) -> Expression:
-            return exchange(placeholders(E.when(i == 0, E.size(images), 0), 0), turn["first"], turn["second"])
+            return exchange(placeholders(E.when(i == 0, images.size(), 0), 0), turn["first"], turn["second"])
 
-        return Sample(E.flatten(E.transform(kept, asked)), images, reason, E.size(turns) - E.size(kept))
+        return Sample(kept.transform(asked).flatten(), images, reason, turns.size() - kept.size())
 
     def _passes(self, source: Source, i: Expression) -> Expression:
         """Whether turn `i` has no rating below its minimum; an absent rating passes."""
         passes = E.constant(True, "boolean")
         for name, field in self.ratings:
-            rating = E.get(value(field), i)
+            rating = value(field).get(i)
             passes = passes & E.coalesce(rating >= getattr(source.min_ratings, name), True)
         return passes

@@ -77,15 +77,18 @@ class Messages(Adapter):
             images = E.once(_embedded(turns, self.embedded))
         else:
             images = E.once(media(self.images, null_is_none=True))
-        said = E.once(E.transform(turns, lambda turn: message(_role(turn["first"]), self._content(turn["second"]))))
+        said = E.once(turns.transform(self._message))
         messages = said if self.is_sharegpt else _with_placeholders(said, images, videos)
         return Sample(messages, E.concat(images, videos), _reason(said))
+
+    def _message(self, turn: Expression) -> Expression:
+        return message(turn["first"].lower().renamed(_ROLES), self._content(turn["second"]))
 
     def _content(self, content: Expression) -> Expression:
         kind = self.turns.kinds[1]
         if isinstance(kind, ArrayType):
             type_, text = (found.name for name in ("type", "text") if (found := field_of(kind.elementType, name)))
-            return E.transform(content, lambda given: _part(given[type_], given[text]))
+            return content.transform(lambda given: _part(given[type_], given[text]))
         if self.is_sharegpt and (self.images or self.videos):
             return _split(content, has_images=bool(self.images), has_videos=bool(self.videos))
         return E.array(part("text", content))
@@ -130,28 +133,15 @@ def _embedded(turns: Expression, image: Field) -> Expression:
     """The images inside the parts of the content, in their order."""
 
     def of_turn(turn: Expression) -> Expression:
-        parts = E.filter_by(turn["second"], lambda given: ~given[image.name].is_null())
-        return E.coalesce(
-            E.transform(parts, lambda given: medium(given[image.name], image.kind)), E.constant([], MEDIA)
-        )
+        parts = turn["second"].filter(lambda given: ~given[image.name].is_null())
+        return E.coalesce(parts.transform(lambda given: medium(given[image.name], image.kind)), E.constant([], MEDIA))
 
-    return E.coalesce(E.flatten(E.transform(turns, of_turn)), E.constant([], MEDIA))
-
-
-def _role(role: Expression) -> Expression:
-    return _renamed(E.lower(role), _ROLES)
+    return E.coalesce(turns.transform(of_turn).flatten(), E.constant([], MEDIA))
 
 
 def _part(kind: Expression, text: Expression) -> Expression:
-    kind = _renamed(kind, _TYPES)
+    kind = kind.renamed(_TYPES)
     return part(kind, E.when(kind == "text", text))
-
-
-def _renamed(name: Expression, names: dict[str, str]) -> Expression:
-    found = name
-    for theirs, ours in names.items():
-        found = E.when(name == theirs, ours, found)
-    return found
 
 
 def _split(text: Expression, *, has_images: bool, has_videos: bool) -> Expression:
@@ -160,37 +150,37 @@ def _split(text: Expression, *, has_images: bool, has_videos: bool) -> Expressio
     "<image>\\nWhat is it?" ─▶ [image, "What is it?"]
     """
     markers = {"<image>": "image" if has_images else "video"} | ({"<video>": "video"} if has_videos else {})
-    alone = E.regexp_replace(text, f"\\n?({'|'.join(markers)})\\n?", "$1")
-    pieces = E.split(alone, "|".join(f"(?<={marker})|(?={marker})" for marker in markers))
+    alone = text.unwrap(f"\\n?({'|'.join(markers)})\\n?")
+    pieces = alone.split("|".join(f"(?<={marker})|(?={marker})" for marker in markers))
 
     def of_piece(piece: Expression) -> Expression:
         is_marker = piece.is_in(tuple(markers))
-        return part(E.when(is_marker, _renamed(piece, markers), "text"), E.when(~is_marker, piece))
+        return part(E.when(is_marker, piece.renamed(markers), "text"), E.when(~is_marker, piece))
 
-    parts = E.transform(E.filter_by(pieces, lambda piece: ~(piece == "")), of_piece)
-    return E.when(E.size(parts) == 0, E.array(part("text", text)), parts)
+    parts = pieces.filter(lambda piece: ~(piece == "")).transform(of_piece)
+    return E.when(parts.size() == 0, E.array(part("text", text)), parts)
 
 
 def _reason(messages: Expression) -> Expression:
-    parts = E.flatten(E.transform(messages, lambda said: said["content"]))  # null when a content is
+    parts = messages.transform(lambda said: said["content"]).flatten()  # null when a content is
     is_missing = (
-        (E.size(messages) == 0)
-        | E.exists(messages, lambda said: said["role"].is_null() | said["content"].is_null())
-        | E.exists(parts, lambda one: one["type"].is_null() | ((one["type"] == "text") & one["text"].is_null()))
+        (messages.size() == 0)
+        | messages.any(lambda said: said["role"].is_null() | said["content"].is_null())
+        | parts.any(lambda one: one["type"].is_null() | ((one["type"] == "text") & one["text"].is_null()))
     )
-    is_unknown = E.exists(parts, lambda one: ~one["type"].is_in(("text", "image", "video")))
+    is_unknown = parts.any(lambda one: ~one["type"].is_in(("text", "image", "video")))
     return E.when(is_missing, "texts_missing", E.when(is_unknown, "part_unsupported"))
 
 
 def _with_placeholders(messages: Expression, images: Expression, videos: Expression) -> Expression:
     """The messages, with images and videos before the first question where no placeholder says where they stand."""
-    parts = E.flatten(E.transform(messages, lambda said: said["content"]))
-    is_placed = E.exists(parts, lambda one: ~(one["type"] == "text"))
-    first = E.coalesce(E.index_of(E.transform(messages, lambda said: said["role"]), "user"), 0)
-    before = placeholders(E.size(images), E.size(videos))
+    parts = messages.transform(lambda said: said["content"]).flatten()
+    is_placed = parts.any(lambda one: ~(one["type"] == "text"))
+    first = E.coalesce(messages.transform(lambda said: said["role"]).index_of("user"), 0)
+    before = placeholders(images.size(), videos.size())
 
     def placed(said: Expression, i: Expression) -> Expression:
         content = E.when(i == first, E.concat(before, said["content"]), said["content"])
         return message(said["role"], content)
 
-    return E.when(is_placed, messages, E.transform(messages, placed))
+    return E.when(is_placed, messages, messages.transform(placed))

@@ -36,7 +36,7 @@ def media(fields: tuple[Field, ...], *, null_is_none: bool) -> Expression:
 def _media_of(column: Expression, kind: DataType, null_is_none: bool) -> Expression:
     if isinstance(kind, ArrayType):
         one_kind = kind.elementType
-        found = E.transform(column, lambda one: medium(one, one_kind))
+        found = column.transform(lambda one: medium(one, one_kind))
     else:
         found = E.array(medium(column, kind))
         if null_is_none:
@@ -50,7 +50,7 @@ def medium(one: Expression, kind: DataType) -> Expression:
     if isinstance(kind, StructType):
         data_field, path_field = field_of(kind, "bytes"), field_of(kind, "path")
         assert data_field, f"{kind.simpleString()} has no bytes"
-        data, path = one[data_field.name], E.text(one[path_field.name]) if path_field else path
+        data, path = one[data_field.name], one[path_field.name].as_text() if path_field else path
     return E.when(~one.is_null(), E.struct(bytes=data, path=path))
 
 
@@ -58,13 +58,13 @@ def pairs(turns: Turns) -> Expression:
     """Turns as list<struct<first, second>> of their two fields; null when there is no list."""
     source, (first, second) = value(turns.field), turns.names
     if turns.is_transposed:
-        return E.zip_with(source[first], source[second], lambda a, b: E.struct(first=a, second=b))
-    return E.transform(source, lambda turn: E.struct(first=turn[first], second=turn[second]))
+        return source[first].zip_with(source[second], lambda a, b: E.struct(first=a, second=b))
+    return source.transform(lambda turn: E.struct(first=turn[first], second=turn[second]))
 
 
-def part(kind: Expression | str, text: Expression | str | None = None) -> Expression:
+def part(kind: Expression | str, text: Expression | None = None) -> Expression:
     """One part of a message's content: struct<type, text>."""
-    return E.struct(type=kind, text=E.constant(None, "string") if text is None else E.text(text))
+    return E.struct(type=kind, text=E.constant(None, "string") if text is None else text.as_text())
 
 
 def message(role: Expression | str, content: Expression) -> Expression:
@@ -88,6 +88,6 @@ def answered(images: tuple[Field, ...], videos: tuple[Field, ...], question: Exp
     shown = E.once(media(images, null_is_none=bool(videos)))
     played = E.once(media(videos, null_is_none=bool(images)))
     answer = E.once(answer)
-    is_missing = question.is_null() | E.coalesce(E.trim(answer) == "", True)
-    messages = exchange(placeholders(E.size(shown), E.size(played)), question, answer)
+    is_missing = question.is_null() | E.coalesce(answer.trim() == "", True)
+    messages = exchange(placeholders(shown.size(), played.size()), question, answer)
     return Sample(messages, E.concat(shown, played), E.when(is_missing, "texts_missing"))

@@ -4,6 +4,7 @@ A row that makes no sample (null texts, every turn rated too low) stays in the f
 so that the ledger counts it.
 """
 
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from pyspark.sql import Column, DataFrame
@@ -17,7 +18,7 @@ from packing_udfs.config import Source
 from packing_udfs.contract import SAMPLE_SCHEMA
 from packing_udfs.shard.outcomes import REPEATED
 
-__all__ = ["PlainSample", "sample_id", "to_sample", "to_samples"]
+__all__ = ["PlainSample", "plain_samples", "sample_id", "to_samples"]
 
 _TYPES = from_arrow_schema(SAMPLE_SCHEMA)
 _SHARED_BYTES = 16 << 10  # of a sample's images, from which on they alone choose the shard
@@ -33,13 +34,17 @@ class PlainSample(NamedTuple):
     reason: str | None
     num_turns_dropped: int
 
+    @classmethod
+    def of(cls, messages: list, images: list, reason: str | None, num_turns_dropped: int) -> "PlainSample":
+        """Without content where there is a reason."""
+        is_sample = reason is None
+        return cls(messages if is_sample else None, images if is_sample else None, reason, num_turns_dropped)
 
-def to_sample(row: dict[str, Any], adapter: Adapter, source: Source) -> PlainSample:
-    """A source's row, as `pyarrow` gives it, as a sample. Spark is not asked."""
-    made = adapter.make(source)
-    reason, dropped = evaluate(row, [made.reason, made.num_turns_dropped])
-    messages, images = evaluate(row, [made.messages, made.images]) if reason is None else (None, None)
-    return PlainSample(messages, images, reason, dropped)
+
+def plain_samples(rows: Iterable[dict[str, Any]], adapter: Adapter, source: Source) -> list[PlainSample]:
+    """A source's rows, as `pyarrow` gives them, as samples. Spark is not asked."""
+    expressions = vars(adapter.make(source))
+    return [PlainSample.of(**evaluate(row, expressions)) for row in rows]
 
 
 def to_samples(rows: DataFrame, adapter: Adapter, source: Source) -> DataFrame:

@@ -54,7 +54,7 @@ class Vqa(Adapter):
     def make(self, source: Source) -> Sample:
         answer, inner = value(self.answer), self._answer_of_struct
         if inner:
-            answer = E.transform(answer, lambda one: one[inner.name])
+            answer = answer.transform(lambda one: one[inner.name])
         if isinstance(self.answer.kind, ArrayType):
             answer = _most_given(answer)
         return answered(self.images, self.videos, value(self.question), answer)
@@ -62,6 +62,6 @@ class Vqa(Adapter):
 
 def _most_given(answers: Expression) -> Expression:
     """The text that stands most often in a list, the earliest of equals; null for an empty list."""
-    given = E.once(E.filter_by(answers, lambda answer: ~answer.is_null()))
-    counts = E.once(E.transform(given, lambda one: E.size(E.filter_by(given, lambda other: other == one))))
-    return E.get(given, E.index_of(counts, E.array_max(counts)))
+    given = E.once(answers.filter(lambda answer: ~answer.is_null()))
+    counts = E.once(given.transform(lambda one: given.filter(lambda other: other == one).size()))
+    return given.get(counts.index_of(counts.max()))

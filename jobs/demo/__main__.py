@@ -69,7 +69,7 @@ def run(hub: LocalHub) -> int:
 
     print(f"hub          {hub.url}, kept in {hub.root}")
     spark = get_session()
-    upload_source(spark)
+    upload_source()
     code = pack.main(["--config", str(ROOT / "conf" / "jobs" / "demo.yaml"), f"processor.path={DEMO}/processor"])
     if code:
         return code
@@ -79,19 +79,15 @@ def run(hub: LocalHub) -> int:
     return 0
 
 
-def upload_source(spark) -> None:
-    """The shipped rows as a dataset on the Hub, by the `huggingface` writer, with a card for its configurations."""
+def upload_source() -> None:
+    """The shipped rows as a dataset on the Hub, with a card for its configurations, which goes there last."""
     import pyarrow.parquet as pq
     from huggingface_hub import HfApi
 
-    from jobs.sources.huggingface import HuggingFace
-
     api = HfApi()
     api.create_repo(SOURCE, repo_type="dataset", exist_ok=True)
+    api.upload_folder(folder_path=DEMO / "source", repo_id=SOURCE, repo_type="dataset", delete_patterns="*.parquet")
     configs = sorted(path.name for path in (DEMO / "source").iterdir())
-    for config in configs:
-        rows = spark.read.parquet(str(DEMO / "source" / config))
-        rows.write.format(HuggingFace.name()).mode("overwrite").options(data_dir=config, split="train").save(SOURCE)
     schema = pq.read_schema(next((DEMO / "source" / configs[0]).glob("*.parquet"))).remove_metadata()
     licenses = {name for file in (DEMO / "source").rglob("*.parquet")
                 for name in pq.read_table(file, columns=["license"])["license"].to_pylist()}  # fmt: skip

@@ -25,7 +25,7 @@ def main(options: list[str]) -> int:
 
         spark = get_session()
         if not HfApi().file_exists(SOURCE, "README.md", repo_type="dataset"):  # it goes there last
-            upload_source(spark)
+            upload_source()
         config = ["--config", str(ROOT / "conf" / "jobs" / "demo.yaml"), f"processor.path={DEMO}/processor"]
         code = compare.main([*config, *options], spark)
         spark.stop()

@@ -27,7 +27,7 @@ def start_spark():
     from jobs.shards.session import get_session
 
     spark = get_session()
-    upload_source(spark)
+    upload_source()
     return spark
 
 

@@ -1,7 +1,7 @@
 """Blocks of neighbouring rows, drawn by a seed over a source's files, and what the job would make of them.
 
 For looking ahead without Spark (`jobs.forecast.forecast`). A block is read by what reads in the job, its rows become
-samples (`adapters.to_sample`), and the job's own `pack_shard` packs them, so that tokens, vision cost, images and bytes
+samples (`plain_samples`), and the job's own `pack_shard` packs them, so that tokens, vision cost, images and bytes
 are what they will be, and so is what is set aside. A block's bytes are let go before the next is read.
 
 Of Parquet files and folders of images any block can be read; of other files the first rows, of up to NUM_FILES files.
@@ -22,14 +22,13 @@ import pandas as pd
 import pyarrow as pa
 from datasets.exceptions import DatasetsError
 
-from jobs.adapters import PlainSample, to_sample
+from jobs.adapters import PlainSample, plain_samples
 from jobs.adapters.provenance import FILE, ROW
 from jobs.output.retries import HUB_ERRORS, one_line, retrying
 from jobs.shards.ledger import Ledger
-from jobs.sources.hub_rows import RepairedReader, Slice
-from jobs.sources.parquet_folder import FolderReader
 from jobs.sources.pin import open_reader
 from jobs.sources.pinned import PinnedSource, SourceError
+from jobs.sources.reading import RowReader, Slice
 from packing_udfs.config import Source
 from packing_udfs.encode.encoder import Encoder
 from packing_udfs.hashing import permutation
@@ -38,7 +37,6 @@ from packing_udfs.shard.outcomes import LEDGER_SCHEMA
 from packing_udfs.shard.pack_shard import PackSettings, pack_shard
 
 T = TypeVar("T")
-Reader = RepairedReader | FolderReader
 # What a source's reading raises: the Hub, the network, Arrow, and `datasets` for files that are not what they seem.
 READ_ERRORS = (*HUB_ERRORS, pa.ArrowException, DatasetsError, tarfile.TarError)
 BLOCK_ROWS = 64
@@ -93,11 +91,9 @@ def draw_blocks(
             return
 
 
-def _choose(
-    reader: RepairedReader | FolderReader, pinned: PinnedSource, num_rows: int, key: tuple[int, ...]
-) -> list[Slice]:
+def _choose(reader: RowReader, pinned: PinnedSource, num_rows: int, key: tuple[int, ...]) -> list[Slice]:
     in_files = [file.num_rows for file in pinned.files]
-    if not _is_random(reader):
+    if not reader.is_random:
         files = permutation(len(in_files), *key)[:NUM_FILES].tolist()
         share = -(-num_rows // max(1, len(files)))
         in_files = [min(share, n) if i in files else 0 for i, n in enumerate(in_files)]
@@ -109,18 +105,13 @@ def _choose(
     return [parts[i] for i in np.sort(chosen).tolist()]
 
 
-def _is_random(reader: Reader) -> bool:
-    """Whether rows anywhere in a file can be read without those before."""
-    return isinstance(reader, RepairedReader) and (reader.is_parquet or reader.is_folder)
-
-
-def _rows(reader: Reader, part: Slice) -> list[dict]:
+def _rows(reader: RowReader, part: Slice) -> list[dict]:
     return [row for batch in _read(reader, part) for row in batch]
 
 
-def _read(reader: Reader, part: Slice) -> Iterator[list[dict]]:
+def _read(reader: RowReader, part: Slice) -> Iterator[list[dict]]:
     """Rows of a slice with their provenance; of a file without random access by reading on from its start."""
-    if _is_random(reader):
+    if reader.is_random:
         for batch in reader.read(part):
             yield batch.to_pylist()
         return
@@ -132,7 +123,7 @@ def make_block(
     rows: list[dict], pinned: PinnedSource, encoder: Encoder, settings: PackSettings, seen: set[int] | None
 ) -> Block:
     """What becomes of rows with their provenance. `seen`: ids of earlier blocks' samples, to which these are added."""
-    samples = [(row, to_sample(row, pinned.adapter, pinned.source)) for row in rows]
+    samples = list(zip(rows, plain_samples(rows, pinned.adapter, pinned.source), strict=True))
     ids = [_sample_id(sample, row) for row, sample in samples]
     fresh = [i for i, sample_id in enumerate(ids) if seen is None or sample_id not in seen]
     if seen is not None:

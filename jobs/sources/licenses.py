@@ -1,15 +1,17 @@
 """Licences by the names that the Hub takes.
 
-The Hub refuses a card whose `license` is none of the identifiers below, or a list of them; anything else is `other`,
-with a name of its own in `license_name`. The identifiers are those that the Hub's own refusal lists, as of May 2026,
-and https://huggingface.co/docs/hub/repositories-licenses. One that is newer becomes `other` under its name, which the
-Hub takes too: a job must not fail at its end for a word in a card.
+The `license` of a card must be one of the identifiers below, or a list of them, or the Hub refuses the card. Anything
+else is `other`, with its own name in `license_name`. The identifiers are those that the Hub's refusal lists, as of May
+2026, and https://huggingface.co/docs/hub/repositories-licenses. A newer one becomes `other` under its name: a job must
+not fail at its end for a word in a card.
 """
 
 import re
 from collections.abc import Iterable
 
-OTHER = "other"
+__all__ = ["ACCEPTED", "front_matter", "listed"]
+
+_OTHER = "other"
 _ACCEPTED = """
 apache-2.0 mit openrail bigscience-openrail-m creativeml-openrail-m bigscience-bloom-rail-1.0 bigcode-openrail-m
 afl-3.0 artistic-2.0 bsl-1.0 bsd bsd-2-clause bsd-3-clause bsd-3-clause-clear c-uda cc cc0-1.0 cc-by-2.0 cc-by-2.5
@@ -31,14 +33,16 @@ def front_matter(names: Iterable[str]) -> dict[str, str | list[str]]:
     {"license": ["cc-by-2.0", "other"], "license_name": "public-domain"}.
     """
     parts = sorted({part.lower() for name in names for part in re.split(r"\s+and\s+", name.strip(), flags=re.I)} - {""})
-    known = sorted({part if part in ACCEPTED else OTHER for part in parts})
+    known = sorted({part if part in ACCEPTED else _OTHER for part in parts})
     others = [re.sub(r"[^a-z0-9.]+", "-", part).strip("-.") for part in parts if part not in ACCEPTED]
-    found = {"license": known[0] if len(known) == 1 else known} if known else {}
-    return found | ({"license_name": "-and-".join(dict.fromkeys(filter(None, others)))} if any(others) else {})
+    found: dict[str, str | list[str]] = {"license": known[0] if len(known) == 1 else known} if known else {}
+    if any(others):
+        found["license_name"] = "-and-".join(dict.fromkeys(filter(None, others)))
+    return found
 
 
 def listed(front: dict) -> list[str]:
-    """The licences of a card's front matter, `other` by its own name where it has one."""
+    """The licences in a card's front matter; `other` by its own name where it has one."""
     value = front.get("license") or []
     names = [str(name) for name in (value if isinstance(value, list) else [value])]
-    return [str(front["license_name"]) if name == OTHER and front.get("license_name") else name for name in names]
+    return [str(front["license_name"]) if name == _OTHER and front.get("license_name") else name for name in names]

@@ -3,8 +3,8 @@
     train/metadata.jsonl     {"file_name": "cats/1.jpg", "text": "a cat"}
     train/cats/1.jpg
 
-`datasets` reads them too, but as one shard whatever they hold and in no order that lasts, since its list of metadata
-files is a set. The bytes of a row's files are fetched from threads: there are as many requests as files.
+`datasets` reads them too, but as one shard whatever they hold, and in a changing order, since its list of metadata
+files is a set. Threads fetch the bytes of the files: there are as many requests as files.
 """
 
 import posixpath
@@ -12,34 +12,37 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
-import pyarrow.csv
-import pyarrow.json
 import pyarrow.parquet as pq
 from datasets import Features, Image, List, Video
 from datasets.table import table_cast
 from huggingface_hub import HfFileSystem
+from pyarrow import csv, json
+
+__all__ = ["METADATA_NAMES", "read_folder"]
 
 METADATA_NAMES = ("metadata.csv", "metadata.jsonl", "metadata.parquet")
-THREADS = 8
-JSON_BLOCK = 1 << 26  # a row is smaller
+_THREADS = 8
+_JSON_BLOCK = 1 << 26  # a row is smaller
 
 
 def read_folder(fs: HfFileSystem, address: str, features: Features, rows: slice, batch_rows: int) -> Iterator[pa.Table]:
-    """The rows of a metadata file with the bytes of their files, as tables of `features`, `batch_rows` at a time.
+    """The rows of a metadata file with the bytes of their files, as tables of `features` and `batch_rows` rows.
 
     Raises ValueError for a file name that leads out of the folder, FileNotFoundError for one that is not there.
     """
     table = _metadata(fs, address.removeprefix("hf://"))[rows]
     folder = posixpath.dirname(address.removeprefix("hf://"))
-    with ThreadPoolExecutor(THREADS) as pool:
+    with ThreadPoolExecutor(_THREADS) as pool:
         for start in range(0, len(table), batch_rows):
             part = table.slice(start, batch_rows)
             columns = {}
             for name, feature in features.items():
-                source = _column_of_names(name, feature, part.column_names)
-                values = part[source].to_pylist() if source else None
-                kind = features.arrow_schema.field(name).type
-                columns[name] = part[name] if values is None else pa.array(_files(fs, pool, folder, values), kind)
+                names = _column_of_names(name, feature, part.column_names)
+                if names is None:
+                    columns[name] = part[name]
+                else:
+                    kind = features.arrow_schema.field(name).type
+                    columns[name] = pa.array(_files(fs, pool, folder, part[names].to_pylist()), kind)
             yield table_cast(pa.table(columns), features.arrow_schema)
 
 
@@ -48,8 +51,8 @@ def _metadata(fs: HfFileSystem, path: str) -> pa.Table:
         if path.endswith(".parquet"):
             return pq.read_table(pa.BufferReader(file.read()))
         if path.endswith(".csv"):
-            return pa.csv.read_csv(file, parse_options=pa.csv.ParseOptions(newlines_in_values=True))
-        return pa.json.read_json(file, pa.json.ReadOptions(block_size=JSON_BLOCK))
+            return csv.read_csv(file, parse_options=csv.ParseOptions(newlines_in_values=True))
+        return json.read_json(file, json.ReadOptions(block_size=_JSON_BLOCK))
 
 
 def _column_of_names(name: str, feature, there: list[str]) -> str | None:

@@ -3,23 +3,22 @@
     /Volumes/catalog/schema/volume/charts        Databricks; any other absolute path has to be on every machine
     s3://bucket/charts                           what both Spark and fsspec open: s3a://, gs://, abfss://, …
 
-A source is all Parquet files below the folder but for hidden ones (`_…` and `.…`, as Spark has it). Its rows are read
-by Spark's own reader, in the JVM and split by row groups, and are named by `_file` (path in the folder) and `_row`
-(row in that file), both from Spark's `_metadata`; adapters and ledger are those of any source.
+A source is all Parquet files below the folder except hidden ones (`_…` and `.…`, as Spark has it). Spark's own reader
+reads its rows, in the JVM and split by row groups. `_file` (path in the folder) and `_row` (row in that file), both
+from Spark's `_metadata`, name a row. Adapters and ledger are those of any source.
 
-A folder has no commits. What stands for one is a hash of the listing: path, size and state of each file, where the
-state is the store's ETag or, without one, the time of modification. The listing is taken before anything is read and
-again when all has been read (`check_unchanged`), so a file that changed in between fails the run. Cost: two listings,
-and one footer a file, which gives the rows that the ledger must add up to. Rejected: a checksum of every byte, which
-reads everything twice; Spark's own modification time, which some stores give in whole seconds.
+A folder has no commits. A hash of the listing stands for one: path, size and state of each file, where the state is
+the store's ETag or, without one, the time of modification. The listing is taken before reading and again after it
+(`check_unchanged`), so a file that changed in between fails the run. Cost: two listings, and one footer a file, which
+gives the rows that the ledger must add up to. Rejected: a checksum of every byte, which reads everything twice;
+Spark's own modification time, which some stores give in whole seconds.
 """
 
 import hashlib
-import importlib.util
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -29,29 +28,25 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
-from jobs import adapters
 from jobs.adapters.provenance import FILE, ROW
-from jobs.sources.hub_rows import BATCH_ROWS, Slice, plain_type
-from jobs.sources.pinned import PinnedSource, SourceError, SourceFile
+from jobs.sources.arrow_types import plain_type
+from jobs.sources.pinned import PinnedSource, SourceError, SourceFile, find_adapter, lacks
+from jobs.sources.reading import RowReader, Slice, read_parquet
 from packing_udfs.config import Source
 from packing_udfs.storage.folders import open_folder
 
-THREADS = 16  # of footers read at a time
+__all__ = ["FolderReader", "check_unchanged", "pin", "rows"]
 
-
+_THREADS = 16  # of footers read at a time
 # Where file systems keep what changes with a file; the first that a file has is its state.
 _STATES = ("ETag", "etag", "md5Hash", "mtime", "LastModified", "last_modified", "created")
-
-
-_NO_NAME = set("%*?[]{}\\")  # patterns to Spark, or %20 to one of its versions
-
-
-_NO_FILE = _NO_NAME | {":"}  # what stands before it in a file's name is a URL's scheme to Hadoop
+_NO_FOLDER = frozenset("%*?[]{}\\")  # patterns to Spark, or %20 to one of its versions
+_NO_FILE = _NO_FOLDER | {":"}  # Hadoop takes what stands before it in a file's name for a URL's scheme
 
 
 @dataclass(frozen=True)
 class Listed:
-    """A file below a folder: path in it, size in bytes and state, which is another one when the file has changed."""
+    """A file below a folder: path in it, size in bytes and state, which changes with the file."""
 
     path: str
     num_bytes: int
@@ -60,55 +55,58 @@ class Listed:
 
 def list_files(folder: str) -> list[Listed]:
     """The Parquet files below a folder, sorted by path. Raises ValueError when it is none or holds none."""
-    if set(folder.rpartition("://")[2]) & _NO_NAME:
-        raise ValueError(
-            f"{folder}: Spark takes {' '.join(sorted(_NO_NAME))} in a folder's name for something else; rename it"
-        )
+    if set(folder.rpartition("://")[2]) & _NO_FOLDER:
+        raise ValueError(_taken(folder, _NO_FOLDER, "a folder's name"))
     fs, root = open_folder(folder)
     fs.invalidate_cache()
     if not fs.isdir(root):
         raise ValueError(f"{folder} is no folder here")
     start = len(root.rstrip("/")) + 1
-    found = {path[start:]: info for path, info in fs.find(root, detail=True).items()}
-    names = sorted(p for p in found if p.endswith(".parquet") and not any(x[0] in "._" for x in p.split("/")))
+    found = {path[start:]: info for path, info in dict(fs.find(root, detail=True)).items()}
+    names = sorted(path for path in found if path.endswith(".parquet") and not _is_hidden(path))
     if not names:
         raise ValueError(f"{folder} has no Parquet files; it has {', '.join(sorted(found)[:5]) or 'nothing'}")
-    odd = next((name for name in names if set(name) & _NO_FILE), None)
-    if odd:
-        raise ValueError(
-            f"{folder}: {odd}: Spark takes {' '.join(sorted(_NO_FILE))} in a name for something else; rename it"
-        )
+    for name in names:
+        if set(name) & _NO_FILE:
+            raise ValueError(_taken(f"{folder}: {name}", _NO_FILE, "a name"))
     return [Listed(name, found[name]["size"], _state(found[name])) for name in names]
+
+
+def _taken(what: str, letters: Iterable[str], where: str) -> str:
+    return f"{what}: Spark takes {' '.join(sorted(letters))} in {where} for something else; rename it"
+
+
+def _is_hidden(path: str) -> bool:
+    return any(name[0] in "._" for name in path.split("/"))
 
 
 def _state(info: dict) -> str:
     return str(next((info[name] for name in _STATES if info.get(name)), None))
 
 
-def fingerprint(files: Sequence[Listed]) -> str:
+def _fingerprint(files: Sequence[Listed]) -> str:
     """SHA-256 of a listing, which stands for a commit."""
-    return hashlib.sha256(json.dumps([[f.path, f.num_bytes, f.state] for f in files]).encode()).hexdigest()
+    return hashlib.sha256(json.dumps([astuple(file) for file in files]).encode()).hexdigest()
 
 
 def pin(source: Source, field: str) -> PinnedSource:
     """List a folder, choose its adapter by the footers and count its rows. Raises SourceError."""
     try:
         listed = list_files(source.repo)
-        with ThreadPoolExecutor(THREADS) as pool:
+        with ThreadPoolExecutor(_THREADS) as pool:
             footers = list(pool.map(lambda file: _footer(source.repo, file.path), listed))
-        schema = _columns(footer.schema.to_arrow_schema() for footer in footers)
-        spark_schema = _spark_schema(schema)
-        adapter = adapters.choose(spark_schema, source)
-    except adapters.ColumnError as error:
-        raise SourceError(f"{field}.{error.field}: {source.repo}: {error}") from None
     except (ValueError, OSError) as error:
         raise SourceError(f"{field}.repo: {error}") from None
+    schemas = [footer.schema.to_arrow_schema() for footer in footers]
+    columns = _columns(schemas)
+    schema = _spark_schema(columns)
+    adapter = find_adapter(schema, source, field)
     files = tuple(SourceFile(f.path, f.num_bytes, m.num_rows) for f, m in zip(listed, footers, strict=True))
-    pinned = PinnedSource(source, fingerprint(listed), files, adapter, schema=spark_schema)
-    if pinned.has_videos and importlib.util.find_spec("av") is None:
-        raise SourceError(f"{field}.video: {source.repo} has videos, which need PyAV: pip install packing-udfs[video]")
-    for file, footer in zip(files, footers, strict=True):
-        _check(f"{field}.repo: {source.repo}: {file.path}", footer.schema.to_arrow_schema(), schema, pinned.columns)
+    pinned = PinnedSource(source, _fingerprint(listed), files, adapter, schema=schema)
+    for file, found in zip(files, schemas, strict=True):
+        fault = _fault(found, columns, pinned.columns)
+        if fault:
+            raise SourceError(f"{field}.repo: {source.repo}: {file.path}: {fault}")
     return pinned
 
 
@@ -121,7 +119,7 @@ def _footer(folder: str, path: str) -> pq.FileMetaData:
         raise ValueError(f"{folder}: {path}: {error}") from None
 
 
-def _columns(schemas: Iterator[pa.Schema]) -> dict[str, pa.DataType]:
+def _columns(schemas: Iterable[pa.Schema]) -> dict[str, pa.DataType]:
     """The columns of all files, in plain types, by the first file that has values of them."""
     found: dict[str, pa.DataType] = {}
     for schema in schemas:
@@ -142,28 +140,29 @@ def _spark_schema(columns: dict[str, pa.DataType]) -> StructType:
     return StructType(fields)
 
 
-def _check(where: str, schema: pa.Schema, columns: dict[str, pa.DataType], wanted: Sequence[str]) -> None:
-    """Raises SourceError for a file that lacks a column which is needed, or has it in another type."""
+def _fault(schema: pa.Schema, columns: dict[str, pa.DataType], wanted: Sequence[str]) -> str:
+    """Why a file cannot be read: it lacks a column that is needed, or has it in another type; "" when it can."""
     there = {column.name: plain_type(column.type) for column in schema}
-    missing = [name for name in wanted if name not in there and not name.endswith("_ratings")]
-    if missing:
-        lacks = f"it lacks the column{'s' * (len(missing) > 1)} {', '.join(missing)}"
-        raise SourceError(f"{where}: {lacks}, which other files have; it has {', '.join(there)}")
     for name in wanted:
         kind = there.get(name, columns[name])
         if kind != columns[name] and not pa.types.is_null(kind):
-            raise SourceError(f"{where}: its column {name} is {kind}, in the files before it {columns[name]}")
+            return lacks(wanted, there) or f"its column {name} is {kind}, in the files before it {columns[name]}"
+    return lacks(wanted, there)
 
 
 def rows(spark: SparkSession, pinned: PinnedSource) -> DataFrame:
     """The rows with the columns that the adapter reads and their provenance."""
-    folder = spark_path(pinned.source.repo)
-    schema = StructType([pinned.schema[name] for name in pinned.columns])
-    read = spark.read.schema(schema).parquet(*(f"{folder}/{file.path}" for file in pinned.files))
+    folder = _spark_path(pinned.source.repo)
+    read = spark.read.schema(_schema(pinned)).parquet(*(f"{folder}/{file.path}" for file in pinned.files))
     return read.select(*pinned.columns, _path_in(folder).alias(FILE), F.col("_metadata.row_index").alias(ROW))
 
 
-def spark_path(folder: str) -> str:
+def _schema(pinned: PinnedSource) -> StructType:
+    assert pinned.schema is not None, "a folder is pinned with its columns"
+    return StructType([pinned.schema[name] for name in pinned.columns])
+
+
+def _spark_path(folder: str) -> str:
     """A folder as Spark has to be told: a mounted path is no path of the cluster's default file system."""
     return f"file://{folder}" if folder.startswith("/") and not folder.startswith("/Volumes/") else folder
 
@@ -177,11 +176,12 @@ def _path_in(folder: str) -> Column:
 
 def check_unchanged(pinned: PinnedSource) -> None:
     """Raises SourceError when a folder is not as it was pinned: what was read may be of either state."""
-    now = {file.path: file for file in list_files(pinned.source.repo)}
-    if fingerprint([now[path] for path in sorted(now)]) == pinned.commit:
+    listed = list_files(pinned.source.repo)
+    if _fingerprint(listed) == pinned.commit:
         return
+    now = {file.path: file.num_bytes for file in listed}
     then = {file.path: file.num_bytes for file in pinned.files}
-    other = sorted(now.keys() ^ then.keys()) or [path for path in then if now[path].num_bytes != then[path]]
+    other = sorted(now.keys() ^ then.keys()) or [path for path in then if now[path] != then[path]]
     named = f", {other[0]} for one" if other else ""
     raise SourceError(
         f"source {pinned.source.name}: files in {pinned.source.repo} changed while they were read{named}; nothing was "
@@ -189,27 +189,20 @@ def check_unchanged(pinned: PinnedSource) -> None:
     )
 
 
-class FolderReader:
-    """Reads a folder's rows on the driver, as `jobs.sources.hub_rows` does those of a repository."""
+class FolderReader(RowReader):
+    """Reads a folder's rows on the driver, as `jobs.sources.hub_rows` reads those of a repository."""
+
+    is_random = True
 
     def __init__(self, pinned: PinnedSource):
-        self._pinned = pinned
+        self.schema = to_arrow_schema(_schema(pinned))
+        self.paths = [file.path for file in pinned.files]
+        self._folder = pinned.source.repo
 
     def partitions(self) -> list[Slice]:
-        return [Slice(i) for i in range(len(self._pinned.files))]
+        return [Slice(i) for i in range(len(self.paths))]
 
-    def read(self, partition: Slice) -> Iterator[pa.RecordBatch]:
-        path = self._pinned.files[partition.file].path
-        fs, root = open_folder(self._pinned.source.repo)
-        schema = to_arrow_schema(StructType([self._pinned.schema[name] for name in self._pinned.columns]))
-        with fs.open(f"{root}/{path}", "rb") as file:
-            parquet, row = pq.ParquetFile(file), 0
-            there = [name for name in schema.names if name in parquet.schema_arrow.names]
-            for batch in parquet.iter_batches(BATCH_ROWS, columns=there):
-                columns = [
-                    batch[f.name].cast(f.type) if f.name in there else pa.nulls(len(batch), f.type) for f in schema
-                ]
-                numbers = pa.array(range(row, row + len(batch)), pa.int64())
-                names = [*schema.names, FILE, ROW]
-                yield pa.RecordBatch.from_arrays([*columns, pa.repeat(path, len(batch)), numbers], names)
-                row += len(batch)
+    def tables(self, part: Slice) -> Iterator[pa.Table]:
+        fs, root = open_folder(self._folder)
+        with fs.open(f"{root}/{self.paths[part.file]}", "rb") as file:
+            yield from read_parquet(file, self.schema.names, part)

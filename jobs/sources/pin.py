@@ -1,12 +1,10 @@
-"""Sources: pinned to a commit, checked and counted before Spark reads a byte. Those on the Hub; folders in
-`jobs.sources.parquet_folder`.
+"""Sources: pinned to a commit, checked and counted before Spark reads a byte.
 
-`pin` answers all that can be wrong with a source in one place, with what would be right. Rows are counted from the
-files at the pinned commit (Parquet footers, tar headers, lines; `jobs.sources.row_counts` says what that costs): they
-are what the ledger must add up to, so they are not taken from the job's own reading.
+`pin` finds all that can be wrong with a source in one place, and says what would be right. Rows are counted from the
+files at the pinned commit (`jobs.sources.row_counts` says what that costs). The ledger must add up to them, so they
+are not taken from the job's own reading. This module pins datasets on the Hub, `jobs.sources.parquet_folder` folders.
 """
 
-import importlib.util
 import json
 from concurrent.futures import ThreadPoolExecutor
 
@@ -27,24 +25,28 @@ from jobs import adapters
 from jobs.adapters.copies import with_copies
 from jobs.output.retries import one_line, retrying
 from jobs.sources import parquet_folder
-from jobs.sources.hub_rows import RepairedReader, path_in_repo, plain_schema, row_files
+from jobs.sources.arrow_types import plain_schema
+from jobs.sources.hub_rows import HubReader, data_files, features_of, path_in_repo, row_files
 from jobs.sources.huggingface import HuggingFace
 from jobs.sources.licenses import listed as listed_licenses
-from jobs.sources.pinned import PinnedSource, SourceError, SourceFile
+from jobs.sources.pinned import PinnedSource, SourceError, SourceFile, find_adapter, lacks
+from jobs.sources.reading import RowReader
 from jobs.sources.row_counts import CountError, count_rows
 from packing_udfs.config import Source
 from packing_udfs.storage.folders import is_folder
 
-COUNT_THREADS = 16
-FOOTER_BLOCK = 1 << 16  # bytes read at once from a file's end; a footer rarely needs more
-# What `datasets` raises for files that are not what their names say, or for none.
+__all__ = ["check_unchanged", "open_reader", "pin", "read", "to_samples"]
+
+_THREADS = 16  # of files counted at a time
+_FOOTER_BLOCK = 1 << 16  # bytes read at once from a file's end; a footer rarely needs more
+# What `datasets` raises for no files, or for files of another format than their names say.
 _DATASETS_ERRORS = (DatasetsError, FileNotFoundError, ValueError, RuntimeError, IndexError, pa.ArrowException)
 
 
 def pin(source: Source, field: str, retry_seconds: float = 20) -> PinnedSource:
     """Resolve a source's revision to a commit, find its files, choose its adapter and count its rows.
 
-    `field` names the source in messages (`sources.0`); a Hub that is busy or away is asked again for `retry_seconds`.
+    `field` names the source in messages (`sources.0`). A Hub that is busy or away is asked again for `retry_seconds`.
     Raises SourceError.
     """
     if is_folder(source.repo):
@@ -52,36 +54,11 @@ def pin(source: Source, field: str, retry_seconds: float = 20) -> PinnedSource:
     return retrying(retry_seconds)(_pin, source, field)
 
 
-def _pin(source: Source, field: str) -> PinnedSource:
-    commit, licenses = _commit(source, field)
-    try:
-        _check_config_and_split(source, field, commit)
-        opened = HuggingFaceSource(_options(source, commit))
-    except SourceError:
-        raise
-    except _DATASETS_ERRORS as error:
-        if "is a gated dataset" in str(error):
-            raise SourceError(
-                f"{field}.repo: {source.repo} is gated: ask for access at {constants.ENDPOINT}/datasets/{source.repo}, "
-                "with the account whose token is in HF_TOKEN"
-            ) from None
-        raise SourceError(f"{field}.repo: {source.repo} cannot be read as a dataset: {one_line(error)}") from None
-    features = opened.streaming_dataset.features
-    try:
-        adapter = adapters.choose(from_arrow_schema(plain_schema(features, list(features))), source)
-    except adapters.ColumnError as error:
-        raise SourceError(f"{field}.{error.field}: {source.repo}: {error}") from None
-    pinned = PinnedSource(source, commit, (), adapter, licenses)
-    if pinned.has_videos and importlib.util.find_spec("av") is None:
-        raise SourceError(f"{field}.video: {source.repo} has videos, which need PyAV: pip install packing-udfs[video]")
-    return PinnedSource(source, commit, _count(opened, field, pinned), adapter, licenses)
-
-
 def read(spark: SparkSession, pinned: PinnedSource, seed: int = 0, *, drops_duplicates: bool = False) -> DataFrame:
     """A pinned source's rows as samples (`contract.SAMPLE_SCHEMA`), with its limit and weight by hash of `seed`.
 
-    `drops_duplicates`: whether duplicates are dropped in the end, so that repeats need not bring their images. Where a
-    limit or a weight asks for a row's hash, they do.
+    `drops_duplicates`: the job drops duplicates in the end, so repeats need not bring their images. Where a limit or a
+    weight asks for a row's hash, they bring them.
     """
     if is_folder(pinned.source.repo):
         return to_samples(parquet_folder.rows(spark, pinned), pinned, seed)
@@ -99,16 +76,16 @@ def to_samples(rows: DataFrame, pinned: PinnedSource, seed: int) -> DataFrame:
 
 
 def check_unchanged(pinned: PinnedSource) -> None:
-    """Raises SourceError when a source is no longer what it was when it was pinned; on the Hub a commit always is."""
+    """Raises SourceError when a folder has changed since it was pinned. A commit on the Hub never changes."""
     if is_folder(pinned.source.repo):
         parquet_folder.check_unchanged(pinned)
 
 
-def open_reader(pinned: PinnedSource) -> RepairedReader | parquet_folder.FolderReader:
+def open_reader(pinned: PinnedSource) -> RowReader:
     """For reading some of a source without Spark: of a repository, what the tasks of `read` read with."""
     if is_folder(pinned.source.repo):
         return parquet_folder.FolderReader(pinned)
-    return RepairedReader(HuggingFaceSource(_options(pinned.source, pinned.commit)), pinned.columns, True)
+    return HubReader(HuggingFaceSource(_options(pinned.source, pinned.commit)), pinned.columns)
 
 
 def _options(source: Source, commit: str) -> dict[str, str]:
@@ -116,10 +93,21 @@ def _options(source: Source, commit: str) -> dict[str, str]:
     return options | ({"config": source.config} if source.config else {})
 
 
+def _pin(source: Source, field: str) -> PinnedSource:
+    commit, licenses = _commit(source, field)
+    opened = _open(source, field, commit)
+    features = features_of(opened)
+    adapter = find_adapter(from_arrow_schema(plain_schema(features, list(features))), source, field)
+    pinned = PinnedSource(source, commit, (), adapter, licenses)
+    return PinnedSource(source, commit, _count(opened, field, pinned), adapter, licenses)
+
+
 def _commit(source: Source, field: str) -> tuple[str, tuple[str, ...]]:
+    """The commit of a source's revision, and the licences in its card."""
     api = HfApi()
     try:
         info = api.dataset_info(source.repo, revision=source.revision)
+        assert info.sha, f"the Hub names no commit of {source.repo}"
         return info.sha, tuple(listed_licenses(info.card_data.to_dict() if info.card_data else {}))
     except RevisionNotFoundError:
         refs = api.list_repo_refs(source.repo, repo_type="dataset")
@@ -135,6 +123,21 @@ def _commit(source: Source, field: str) -> tuple[str, tuple[str, ...]]:
         raise SourceError(
             f"{field}.repo: {source.repo} cannot be read at {constants.ENDPOINT}: {one_line(error)}"
         ) from None
+
+
+def _open(source: Source, field: str, commit: str) -> HuggingFaceSource:
+    try:
+        _check_config_and_split(source, field, commit)
+        return HuggingFaceSource(_options(source, commit))
+    except SourceError:
+        raise
+    except _DATASETS_ERRORS as error:
+        if "is a gated dataset" in str(error):
+            raise SourceError(
+                f"{field}.repo: {source.repo} is gated: ask for access at {constants.ENDPOINT}/datasets/{source.repo}, "
+                "with the account whose token is in HF_TOKEN"
+            ) from None
+        raise SourceError(f"{field}.repo: {source.repo} cannot be read as a dataset: {one_line(error)}") from None
 
 
 def _check_config_and_split(source: Source, field: str, commit: str) -> None:
@@ -155,40 +158,33 @@ def _count(opened: HuggingFaceSource, field: str, pinned: PinnedSource) -> tuple
     repo, fs, addresses = pinned.source.repo, HfFileSystem(), row_files(opened)
     if not addresses:
         raise SourceError(f"{field}.repo: {repo} is a folder without metadata.csv, .jsonl or .parquet beside its files")
-    features = opened.streaming_dataset.features
+    features = features_of(opened)
     wanted = Features({name: features[name] for name in pinned.columns})
-    sizes = _sizes(opened, fs, addresses)
+    is_parquet = isinstance(opened.builder, Parquet)
 
     def count(address: str) -> int:
         try:
-            return (
-                _check_parquet(fs, address, wanted) if isinstance(opened.builder, Parquet) else count_rows(fs, address)
-            )
+            return _check_parquet(fs, address, wanted) if is_parquet else count_rows(fs, address)
         except (CountError, pa.ArrowException, CastError, TypeError) as error:
             raise SourceError(f"{field}.repo: {repo}: {path_in_repo(address)}: {error}") from None
 
-    with ThreadPoolExecutor(COUNT_THREADS) as pool:
+    sizes = [fs.info(file.removeprefix("hf://"))["size"] for file in data_files(opened)]
+    if len(addresses) < len(sizes):  # a folder of images: all that lies in it counts as the first metadata file's
+        sizes = [sum(sizes), *[0] * (len(addresses) - 1)]
+    with ThreadPoolExecutor(_THREADS) as pool:
         counts = list(pool.map(count, addresses))
     files = zip(addresses, sizes, counts, strict=True)
     return tuple(SourceFile(path_in_repo(address), size, num_rows) for address, size, num_rows in files)
 
 
-def _sizes(opened: HuggingFaceSource, fs: HfFileSystem, addresses: list[str]) -> list[int]:
-    """Bytes of each file; of a folder all that lie in it count as the first metadata file's."""
-    all_files = [str(file) for file in opened.builder.config.data_files[opened.split]]
-    sizes = [fs.info(file.removeprefix("hf://"))["size"] for file in all_files]
-    return sizes if len(addresses) == len(sizes) else [sum(sizes), *[0] * (len(addresses) - 1)]
-
-
 def _check_parquet(fs: HfFileSystem, address: str, wanted: Features) -> int:
     """Rows of a Parquet file whose columns can be read as `wanted`. Raises CountError, CastError or TypeError."""
-    with fs.open(address.removeprefix("hf://"), block_size=FOOTER_BLOCK) as file:
+    with fs.open(address.removeprefix("hf://"), block_size=_FOOTER_BLOCK) as file:
         metadata = pq.read_metadata(file)
     schema = metadata.schema.to_arrow_schema()
-    missing = [name for name in wanted if name not in schema.names and not name.endswith("_ratings")]
-    if missing:
-        lacks = f"it lacks the column{'s' * (len(missing) > 1)} {', '.join(missing)}"
-        raise CountError(f"{lacks}, which other files have; it has {', '.join(schema.names)}")
+    fault = lacks(wanted, schema.names)
+    if fault:
+        raise CountError(fault)
     there = [name for name in wanted if name in schema.names]
     empty = pa.schema([schema.field(name) for name in there]).empty_table()
     table_cast(empty, Features({name: wanted[name] for name in there}).arrow_schema)

@@ -1,11 +1,15 @@
 """A source at one state of its files: what the job reads, counts and records of it, wherever the files are."""
 
+import importlib.util
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from pyspark.sql.types import StructType
 
 from jobs import adapters
 from packing_udfs.config import Source
+
+__all__ = ["PinnedSource", "SourceError", "SourceFile", "find_adapter", "lacks"]
 
 
 class SourceError(ValueError):
@@ -26,7 +30,7 @@ class SourceFile:
 
 @dataclass(frozen=True)
 class PinnedSource:
-    """A source at one commit; `commit` of a folder is the fingerprint of its listing."""
+    """A source at one commit. `commit` of a folder is the fingerprint of its listing."""
 
     source: Source
     commit: str
@@ -45,15 +49,35 @@ class PinnedSource:
 
     @property
     def num_sampled_bytes(self) -> int:
-        """Bytes that the limit and the weight leave or make, about."""
+        """About how many bytes the limit and the weight leave or make."""
         share = min(1.0, self.source.limit / max(1, self.num_rows)) if self.source.limit else 1.0
         return round(self.num_bytes * share * self.source.weight)
 
     @property
     def has_videos(self) -> bool:
-        return bool(getattr(self.adapter, "videos", ()))
+        return bool(self.adapter.videos)
 
     @property
     def columns(self) -> list[str]:
         """The columns that the adapter reads, as they are spelt in the source."""
         return list(dict.fromkeys(field.path[0] for field in self.adapter.fields))
+
+
+def find_adapter(schema: StructType, source: Source, field: str) -> adapters.Adapter:
+    """The adapter for a source's columns. Raises SourceError where there is none, or for videos without PyAV."""
+    try:
+        adapter = adapters.choose(schema, source)
+    except adapters.ColumnError as error:
+        raise SourceError(f"{field}.{error.field}: {source.repo}: {error}") from None
+    if adapter.videos and importlib.util.find_spec("av") is None:
+        raise SourceError(f"{field}.video: {source.repo} has videos, which need PyAV: pip install packing-udfs[video]")
+    return adapter
+
+
+def lacks(wanted: Iterable[str], there: Iterable[str]) -> str:
+    """What a file lacks of the columns to read, in words; "" for nothing. Columns of ratings may be absent."""
+    missing = [name for name in wanted if name not in there and not name.endswith("_ratings")]
+    if not missing:
+        return ""
+    columns = f"the column{'s' * (len(missing) > 1)} {', '.join(missing)}"
+    return f"it lacks {columns}, which other files have; it has {', '.join(there)}"

@@ -1,14 +1,14 @@
-"""Rows that repeat an earlier row of the same partition, found while they are read and emptied of their images.
+"""Rows that repeat an earlier row of the same partition: found while they are read, and emptied of their images.
 
-All copies of a sample meet in one shard, which is how duplicates are found. A row that a source has a million times
-would so send all its bytes to one task. A reader has the bytes anyway: it takes 128 bits of each row's content and
-sends of a repeat everything but its images or videos, so that one copy of each partition is left to meet the others.
+All copies of a sample meet in one shard, where duplicates are found. A row that a source has a million times would send
+all its bytes to one task. A reader has the bytes anyway. It takes a 128-bit hash (XXH3) of each row's content and sends
+a repeat without its images and videos, so that one copy of each partition meets the others.
 
-The survivor stays the one it would have been: the first by file and row, and a repeat is never the first of its file.
-That the content is equal is as sure as two equal 128-bit hashes (XXH3) mean it; what meets in a shard is still compared
-byte by byte. Cost: some 35 µs for a row of 190 KB, 1 % of the job's processor time, and 100 bytes of memory a row.
-Rejected: a second exchange by hash (it moves every byte again), Spark's `dropDuplicates` (the same, and it takes any
-copy), hashing in the JVM before the exchange (there is nothing there to look a hash up in, partition by partition).
+The survivor stays the same: the first by file and row, and a repeat is never the first of its file. The hash alone
+decides that rows are equal; what meets in a shard is still compared byte by byte. Cost: some 35 µs for a row of 190 KB,
+1 % of the job's processor time, and 100 bytes of memory a row. Rejected: a second exchange by hash (it moves every byte
+again); Spark's `dropDuplicates` (the same, and it takes any copy); hashing in the JVM before the exchange (nothing
+there looks a hash up partition by partition).
 """
 
 from collections.abc import Iterator
@@ -18,6 +18,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
+
+__all__ = ["Repeats", "row_hashes"]
 
 
 class Repeats:
@@ -39,9 +41,9 @@ class Repeats:
 
 
 def row_hashes(batch: pa.RecordBatch) -> list[bytes]:
-    """16 bytes for each row, equal where all values are: null is not empty, and ["ab"] not ["a", "b"].
+    """16 bytes for each row, equal where all values are equal. Null is not empty, and ["ab"] is not ["a", "b"].
 
-    What is named `path` beside `bytes` is left out: where an image came from is not what it shows.
+    A field `path` beside `bytes` does not count: it says where an image came from.
     """
     pieces = [piece for column in batch.columns for piece in _pieces(column, np.arange(len(batch) + 1))]
     hashes = []
@@ -54,15 +56,15 @@ def row_hashes(batch: pa.RecordBatch) -> list[bytes]:
 
 
 def _pieces(array: pa.Array, ends: np.ndarray) -> Iterator[tuple[memoryview, list[int]]]:
-    """Bytes that determine an array's values, each with where every row's begin and the last one's end.
+    """Buffers that determine an array's values, each with the offsets in bytes of the rows and of the end.
 
-    `ends`: the same in elements of `array`. Lists and strings come as lengths and contents, so together the pieces of
+    `ends`: these offsets in elements of `array`. Lists and strings come as lengths and contents, so that the pieces of
     a row tell where each value ends.
     """
 
     def fixed(values: np.ndarray) -> tuple[memoryview, list[int]]:
         width = values.dtype.itemsize
-        return memoryview(np.ascontiguousarray(values).view(np.uint8)), (ends * width).tolist()
+        return np.ascontiguousarray(values).view(np.uint8).data, (ends * width).tolist()
 
     kind = array.type
     yield fixed(array.is_valid().to_numpy(zero_copy_only=False))
@@ -89,10 +91,11 @@ def _pieces(array: pa.Array, ends: np.ndarray) -> Iterator[tuple[memoryview, lis
 
 
 def _emptied(array: pa.Array, rows: np.ndarray) -> pa.Array:
-    """The array with b"" for the binary values of some elements; which are null, and lengths of lists, stay."""
+    """The array with b"" for the binary values of some elements. Nulls and the lengths of lists stay."""
     kind = array.type
     if pa.types.is_binary(kind):
-        return pc.if_else(pc.and_(pa.array(rows), array.is_valid()), pa.scalar(b"", kind), array)
+        wanted = pa.array(rows & array.is_valid().to_numpy(zero_copy_only=False))
+        return pc.call_function("if_else", [wanted, pa.scalar(b"", kind), array])
     if pa.types.is_list(kind):
         offsets = array.offsets.to_numpy()
         first, last = offsets[0], offsets[-1]

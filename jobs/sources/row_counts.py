@@ -1,10 +1,10 @@
-"""How many rows a file on the Hub has, counted apart from the job that reads it: what the ledger must add up to.
+"""How many rows a file on the Hub has, counted apart from the job that reads it. The ledger must add up to them.
 
-What it costs, a file:
-- Parquet: the footer (`jobs.sources.pin` reads it for the schema as well);
-- tar: its headers. Members larger than some 100 KB are skipped over, at one request of 64 KiB each; a tar of smaller
-  ones is read once from end to end, in requests of up to 16 MiB, because as many requests as members would be slower
-  and run into the Hub's limits. So a WebDataset of small images crosses the network twice, once to the driver;
+The cost of a file:
+- Parquet: the footer;
+- tar: its headers. Members larger than some 100 KB are skipped, at one request of 64 KiB each. A tar of smaller ones
+  is read once from end to end, in requests of up to 16 MiB: one request a member would be slower and run into the
+  Hub's limits. So a WebDataset of small images crosses the network twice, once to the driver;
 - JSON Lines, JSON, CSV: the file, once.
 """
 
@@ -13,14 +13,16 @@ import io
 import json
 import re
 import tarfile
-from collections.abc import Iterator
 from pathlib import PurePosixPath
+from typing import cast
 
 import pyarrow.parquet as pq
 from huggingface_hub import HfFileSystem
 
-LEAST_WINDOW, MOST_WINDOW = 1 << 16, 1 << 24  # bytes fetched at a time while looking for headers
-TEXT_BLOCK = 1 << 22
+__all__ = ["CountError", "Headers", "count_rows"]
+
+_LEAST_WINDOW, _MOST_WINDOW = 1 << 16, 1 << 24  # bytes fetched at a time while looking for headers
+_TEXT_BLOCK = 1 << 22
 _COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
 
 
@@ -46,7 +48,7 @@ def _kind(path: str) -> str:
 
 
 def _parquet(fs: HfFileSystem, path: str) -> int:
-    with fs.open(path, block_size=LEAST_WINDOW) as file:
+    with fs.open(path, block_size=_LEAST_WINDOW) as file:
         return pq.read_metadata(file).num_rows
 
 
@@ -59,19 +61,19 @@ def _tar(fs: HfFileSystem, path: str) -> int:
             if member.isreg() and key and not PurePosixPath(member.name).name.startswith("__"):
                 num_samples += key[1] != last
                 last = key[1]
-            tar.members = []  # it would keep them all
+            tar.members = []  # pyright: ignore[reportAttributeAccessIssue]  # else it keeps them all; not in the stubs
     return num_samples
 
 
 class Headers(io.RawIOBase):
-    """A file of which little is read, here and there: it fetches as far ahead as looking ahead has paid.
+    """A file that is read in small pieces, near each other or far apart.
 
-    The window doubles when the next read comes close behind it and halves when it comes from afar.
+    It fetches a window ahead, which doubles when the next read is close behind it and halves when it is far off.
     """
 
     def __init__(self, file):
         self._file, self._at, self._start, self._window = file, 0, 0, b""
-        self._size = LEAST_WINDOW
+        self._size = _LEAST_WINDOW
 
     def seekable(self) -> bool:
         return True
@@ -91,7 +93,7 @@ class Headers(io.RawIOBase):
         end = self._start + len(self._window)
         if not self._start <= self._at or self._at + size > end:
             is_near = 0 <= self._at - end < self._size
-            self._size = min(MOST_WINDOW, self._size * 2) if is_near else max(LEAST_WINDOW, self._size // 2)
+            self._size = min(_MOST_WINDOW, self._size * 2) if is_near else max(_LEAST_WINDOW, self._size // 2)
             self._file.seek(self._at)
             self._start, self._window = self._at, self._file.read(max(size, self._size))
         data = self._window[self._at - self._start :][:size]
@@ -99,26 +101,28 @@ class Headers(io.RawIOBase):
         return data
 
 
-def _lines(fs: HfFileSystem, path: str) -> Iterator[bytes]:
-    with fs.open(path, block_size=TEXT_BLOCK, compression="infer") as file:
-        yield from io.BufferedReader(file, TEXT_BLOCK)
+def _text(fs: HfFileSystem, path: str) -> io.BufferedReader:
+    """A text file's bytes, decompressed."""
+    file = fs.open(path, block_size=_TEXT_BLOCK, compression="infer")
+    return io.BufferedReader(cast(io.RawIOBase, file), _TEXT_BLOCK)
 
 
 def _json_lines(fs: HfFileSystem, path: str) -> int:
-    return sum(1 for line in _lines(fs, path) if line.strip())
+    with _text(fs, path) as lines:
+        return sum(1 for line in lines if line.strip())
 
 
 def _json(fs: HfFileSystem, path: str) -> int:
     """Items of a list, or lines: `datasets` takes either in a file that ends in .json."""
-    with fs.open(path, block_size=TEXT_BLOCK, compression="infer") as file:
+    with _text(fs, path) as file:
         data = file.read()
     return len(json.loads(data)) if data.lstrip()[:1] == b"[" else sum(1 for line in data.splitlines() if line.strip())
 
 
 def _csv(fs: HfFileSystem, path: str) -> int:
     """Records, which may have line breaks in them, without the header."""
-    with fs.open(path, block_size=TEXT_BLOCK, compression="infer") as file:
-        records = csv.reader(io.TextIOWrapper(file, encoding="utf-8", newline=""))
+    with io.TextIOWrapper(_text(fs, path), encoding="utf-8", newline="") as file:
+        records = csv.reader(file)
         return max(0, sum(1 for record in records if record) - 1)
 
 

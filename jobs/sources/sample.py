@@ -1,13 +1,12 @@
-"""A seeded sample of pinned sources as samples of the contract, without reading the sources as a whole.
+"""Some rows of pinned sources as samples of the contract, drawn by a seed, without reading the sources as a whole.
 
-For looking at data before a job runs. The first rows of a few files are read on the driver by what reads them in the
-job, written to local disk, and made samples by the job's own expressions in Spark, so that a sample is what the job
-would make of the row, whatever its format and adapter. Rejected: the job's read with a limit (it opens every file,
-and `.limit()` takes whatever comes first); adapters a second time in Python (two that have to agree).
+For a look at data before a job runs. The driver reads the first rows of a few files with the job's own reader and
+writes them to local disk. Spark makes samples of them as in the job, with the same ids. Rejected: the job's read with a
+limit (it opens every file, and `.limit()` takes whatever comes first).
 
-Which rows: the number asked for is shared out over sources by their number of rows, then over files drawn by a hash
-of the seed. From each come its first rows, so a source of few files that are sorted inside is not seen as a whole:
-ask for more rows. Limits and weights of sources are applied to the rows read, as the job applies them to all.
+The number of rows is shared out over sources by their number of rows, then over files drawn by a hash of the seed. A
+file gives its first rows, so a source of few files that are sorted inside needs more rows to be seen as a whole. Limits
+and weights of sources apply to the rows read, as they apply to all in the job.
 """
 
 import tempfile
@@ -21,11 +20,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
-from jobs.sources.hub_rows import RepairedReader, Slice
 from jobs.sources.pin import open_reader, to_samples
 from jobs.sources.pinned import PinnedSource
+from jobs.sources.reading import RowReader, Slice
 from packing_udfs.contract import SAMPLE_SCHEMA
 from packing_udfs.hashing import permutation
+
+__all__ = ["Sampled", "read_sample", "share_out"]
 
 NUM_SLICES = 16  # files of a source that are opened at least, if it has so many
 MAX_BYTES = 1 << 30  # of a sample: what the driver holds, less than a row group of packs may have
@@ -40,7 +41,7 @@ class Sampled(NamedTuple):
 
 
 def read_sample(spark: SparkSession, sources: Sequence[PinnedSource], max_rows: int, seed: int) -> Sampled:
-    """At most `max_rows` rows of the sources, all if there are no more; fewer where they take more than MAX_BYTES."""
+    """`max_rows` rows of the sources, fewer if the sources have fewer or the rows take more than MAX_BYTES."""
     shares = share_out(max_rows, [source.num_rows for source in sources])
     total, samples, num_rows_read = sum(shares), [SAMPLE_SCHEMA.empty_table()], []
     for i, (pinned, share) in enumerate(zip(sources, shares, strict=True)):
@@ -56,7 +57,7 @@ def read_sample(spark: SparkSession, sources: Sequence[PinnedSource], max_rows: 
 
 
 def share_out(total: int, sizes: Sequence[int]) -> list[int]:
-    """`total` over parts in proportion to their sizes, none above its size; the largest remainders get one more.
+    """Shares of `total` in proportion to sizes, none above its size. The largest remainders get one more.
 
     share_out(10, [30, 60, 10]) == [3, 6, 1]; share_out(10, [2, 3]) == [2, 3]
     """
@@ -71,7 +72,7 @@ def share_out(total: int, sizes: Sequence[int]) -> list[int]:
 
 
 def _choose(parts: Sequence[Slice], pinned: PinnedSource, share: int, key: tuple[int, ...]) -> list[tuple[Slice, int]]:
-    """Slices and how many rows to take of each: NUM_SLICES of them, more where those have fewer rows than `share`."""
+    """Slices, and how many rows to take of each: NUM_SLICES or more, until they have `share` rows."""
 
     def num_rows(part: Slice) -> int:
         in_file = pinned.files[part.file].num_rows
@@ -86,7 +87,7 @@ def _choose(parts: Sequence[Slice], pinned: PinnedSource, share: int, key: tuple
     return [(part, wanted) for part, wanted in zip(chosen, shares, strict=True) if wanted]
 
 
-def _first_rows(reader: RepairedReader, part: Slice, wanted: int, max_bytes: int) -> pa.Table:
+def _first_rows(reader: RowReader, part: Slice, wanted: int, max_bytes: int) -> pa.Table:
     """The first `wanted` rows of a slice with their provenance, or as many of them as take about `max_bytes`."""
     batches, num_rows, num_bytes = [], 0, 0
     for batch in reader.read(part):
@@ -99,7 +100,7 @@ def _first_rows(reader: RepairedReader, part: Slice, wanted: int, max_bytes: int
 
 
 def _adapt(spark: SparkSession, pinned: PinnedSource, rows: pa.Table, seed: int) -> pa.Table:
-    """Rows as the job makes samples of them; through files, since Spark limits what a driver may be sent."""
+    """The samples that the job makes of rows. They go through files, since Spark limits what a driver may receive."""
     with tempfile.TemporaryDirectory(prefix="packing-sample-") as folder:
         given, made = str(Path(folder, "rows.parquet")), str(Path(folder, "samples"))
         pq.write_table(rows, given, row_group_size=ROW_GROUP_ROWS)

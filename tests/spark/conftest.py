@@ -29,9 +29,9 @@ def spark():
 
 
 @pytest.fixture(scope="session")
-def source(spark, session_hub) -> str:
-    """The demo source on the Hub, written by the repaired writer."""
-    upload_source(spark)
+def source(session_hub) -> str:
+    """The demo source on the Hub."""
+    upload_source()
     return SOURCE
 
 

@@ -57,11 +57,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder, LocalHub(Path(folder, "hub")) as hub:
         os.environ |= hub.environment()  # before huggingface_hub is imported
         from jobs.demo.__main__ import upload_source
-        from jobs.shards.session import get_session
 
-        spark = get_session()
-        upload_source(spark)
-        spark.stop()
+        upload_source()
         executed = execute(path, {"config": "conf/jobs/demo.yaml", "output": "user/packed-on-databricks"})
     nbformat.write(executed, path)
 

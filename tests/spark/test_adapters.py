@@ -8,7 +8,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from jobs import adapters
 from jobs.adapters.provenance import FILE, ROW
-from jobs.adapters.samples import PlainSample, to_sample
+from jobs.adapters.samples import PlainSample, plain_samples
 from packing_udfs.config import Source
 from packing_udfs.contract import SAMPLE_SCHEMA
 
@@ -33,9 +33,9 @@ def samples(spark, table: pa.Table, **given) -> list:
     assert sorted(rows.columns) == sorted(SAMPLE_SCHEMA.names)
     found = sorted(rows.collect(), key=lambda row: row.row)
     assert [row.row for row in found] == list(range(len(table)))
-    for row, in_python in zip(found, table.to_pylist(), strict=True):
+    for row, plain in zip(found, plain_samples(table.to_pylist(), adapter, source), strict=True):
         assert (row.messages is None) == (row.reason is not None)
-        assert plain_of(row) == to_sample(in_python, adapter, source)
+        assert plain_of(row) == plain
     return found
 
 

@@ -9,7 +9,7 @@ import pytest
 from huggingface_hub import HfApi, HfFileSystem
 from pyspark import cloudpickle
 
-from jobs.sources import hub_rows
+from jobs.sources import reading
 from jobs.sources.huggingface import HuggingFace
 from jobs.sources.pin import open_reader, pin, read
 from jobs.sources.pinned import PinnedSource, SourceError
@@ -43,7 +43,7 @@ def test_several_row_groups_and_empty_files(monkeypatch, session_hub, batch_byte
         "data/train-2.parquet": parquet([], VQA),
         "data/train-3.parquet": vqa_row_file(40, 45),
     }
-    monkeypatch.setattr(hub_rows, "BATCH_BYTES", batch_bytes)
+    monkeypatch.setattr(reading, "BATCH_BYTES", batch_bytes)
     pinned = pin(source(upload(f"user/row-groups-{batch_bytes}", files)), "sources.0")
     assert [(f.path, f.num_rows, f.num_bytes) for f in pinned.files] == [
         (path, num, len(files[path])) for path, num in zip(files, (0, 40, 0, 5), strict=True)

@@ -12,9 +12,9 @@ from jobs.adapters.provenance import FILE, ROW
 from jobs.forecast import blocks
 from jobs.forecast.blocks import _choose, _read, draw_blocks
 from jobs.shards.settings import settings
-from jobs.sources.hub_rows import Slice
 from jobs.sources.pin import open_reader, pin
 from jobs.sources.pinned import SourceError
+from jobs.sources.reading import Slice
 from packing_udfs import config
 from packing_udfs.encode.encoder import Encoder
 from packing_udfs.encode.processor import fetch

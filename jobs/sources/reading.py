@@ -1,0 +1,108 @@
+"""Reading rows of a source's files, in slices: numbered, with the path of their file, in types that Spark has."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+
+from jobs.adapters.provenance import FILE, ROW
+from jobs.sources.arrow_types import plain_column
+from jobs.sources.repeats import Repeats
+
+__all__ = ["BATCH_ROWS", "RowReader", "Slice", "read_parquet"]
+
+READ_BYTES = 32 << 20  # of row groups in one request
+BATCH_BYTES = 16 << 20  # of rows in one Arrow batch, about
+BATCH_ROWS = 1024
+
+
+@dataclass
+class Slice(InputPartition):
+    """Rows of one file: those from `start` on, before `stop` if there is one."""
+
+    file: int
+    start: int = 0
+    stop: int | None = None
+
+
+class RowReader(DataSourceReader, ABC):
+    """Reads slices of files as Arrow batches. Spark's tasks use it, and the driver without Spark."""
+
+    schema: pa.Schema  # of the columns to read, in plain types
+    paths: Sequence[str]  # of the files, as provenance names them
+    is_random: bool  # whether rows anywhere in a file can be read without those before
+    with_provenance = True
+    empties_repeats = False
+
+    @abstractmethod
+    def partitions(self) -> list[Slice]:
+        """Slices that hold every row once."""
+
+    @abstractmethod
+    def tables(self, part: Slice) -> Iterator[pa.Table]:
+        """The rows of a slice. Columns may have any type that casts to that in `schema`; absent ones are null."""
+
+    def read(self, partition: Slice) -> Iterator[pa.RecordBatch]:
+        """The rows of a slice. With provenance the columns FILE and ROW follow, the number of a repeat as ~row."""
+        row, repeats = partition.start, Repeats() if self.empties_repeats else None
+        for table in self.tables(partition):
+            columns = [_column(table, field) for field in self.schema]
+            for batch in pa.Table.from_arrays(columns, schema=self.schema).combine_chunks().to_batches():
+                numbers = np.arange(row, row + len(batch))
+                row += len(batch)
+                if repeats is not None:
+                    batch, are_repeats = repeats.empty(batch)
+                    numbers = np.where(are_repeats, ~numbers, numbers)
+                yield self._with_provenance(batch, partition, numbers) if self.with_provenance else batch
+
+    def _with_provenance(self, batch: pa.RecordBatch, part: Slice, numbers: np.ndarray) -> pa.RecordBatch:
+        file = pa.repeat(self.paths[part.file], len(batch))
+        names = [*batch.schema.names, FILE, ROW]
+        return pa.RecordBatch.from_arrays([*batch.columns, file, pa.array(numbers, pa.int64())], names)
+
+
+def _column(table: pa.Table, field: pa.Field) -> pa.ChunkedArray | pa.Array:
+    if field.name not in table.column_names:
+        return pa.nulls(len(table), field.type)
+    return plain_column(table[field.name], field.type)
+
+
+def read_parquet(file, columns: Sequence[str], part: Slice) -> Iterator[pa.Table]:
+    """The rows of a slice of a Parquet file, in those of the columns that it has.
+
+    Adjacent row groups go into one request of up to READ_BYTES, or one row group where that is more. That much is held.
+    """
+    parquet = pq.ParquetFile(file, pre_buffer=True)
+    there = [name for name in columns if name in parquet.schema_arrow.names]
+    stop = parquet.metadata.num_rows if part.stop is None else part.stop
+    for row_groups, at, num_rows in _requests(parquet.metadata, part.start, stop):
+        for batch in parquet.iter_batches(num_rows, row_groups=row_groups, columns=there, use_threads=False):
+            first, last = max(0, part.start - at), min(len(batch), stop - at)
+            at += len(batch)
+            if first < last:
+                yield pa.Table.from_batches([batch.slice(first, last - first)])
+
+
+def _requests(metadata: pq.FileMetaData, start: int, stop: int) -> Iterator[tuple[list[int], int, int]]:
+    """Row groups with rows in [start, stop): those to read together, their first row, rows of about BATCH_BYTES."""
+    row_groups, num_bytes, num_rows, at = [], 0, 0, 0
+    for i in range(metadata.num_row_groups):
+        group = metadata.row_group(i)
+        is_wanted = at < stop and at + group.num_rows > start
+        if row_groups and (not is_wanted or num_bytes + group.total_byte_size > READ_BYTES):
+            yield row_groups, at - num_rows, _batch_rows(num_bytes, num_rows)
+            row_groups, num_bytes, num_rows = [], 0, 0
+        if is_wanted:
+            row_groups, num_bytes = [*row_groups, i], num_bytes + group.total_byte_size
+            num_rows += group.num_rows
+        at += group.num_rows
+    if num_rows:
+        yield row_groups, at - num_rows, _batch_rows(num_bytes, num_rows)
+
+
+def _batch_rows(num_bytes: int, num_rows: int) -> int:
+    return min(BATCH_ROWS, max(1, BATCH_BYTES * num_rows // max(1, num_bytes)))
