@@ -20,11 +20,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import Any
 
 from packing_udfs import contract, manifest
 
-__all__ = ["Head", "MovedError", "OutputError", "PublishError", "Published", "Run", "at"]
+__all__ = ["Head", "MovedError", "OutputError", "PublishError", "Published", "Run"]
 
 _ALWAYS_THERE = {".gitattributes"}  # in a new repository
 
@@ -46,16 +45,6 @@ class MovedError(PublishError):
 
 class OutputError(ValueError):
     """An output that cannot be written to; the message names the field, the value and what to do."""
-
-
-def at(value: Any, *keys: str | int) -> Any:
-    """The value at a path of keys in plain JSON values, None for no such path: `at(info, "runs", -1, "config")`."""
-    for key in keys:
-        try:
-            value = value[key]
-        except (KeyError, IndexError, TypeError):
-            return None
-    return value
 
 
 @dataclass(frozen=True)
@@ -104,8 +93,8 @@ class Head:
         if info is None:
             return []
         runs = info["runs"]
-        names = [at(run, "run") for run in runs] if isinstance(runs, list) else []
-        if not names or not all(isinstance(name, str) for name in names):
+        names = [run.get("run") for run in runs if isinstance(run, dict)] if isinstance(runs, list) else []
+        if not names or len(names) < len(runs) or not all(isinstance(name, str) for name in names):
             raise _bad_field(split, "runs", runs, "a list of runs, each with its fingerprint in `run`")
         return names
 
