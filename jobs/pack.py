@@ -4,8 +4,8 @@
     spark-submit --properties-file conf/spark/standalone.conf jobs/pack.py --config conf/jobs/demo.yaml
 
 `run` reads as the data flows: pin the sources, plan the shards, pack them in Spark, check the ledger, publish. What is
-wrong with the input is said before Spark starts and before a repository is made; the repository changes once, at the
-end. The same command starts a run that died again: the shards that it had finished are kept (`jobs.output.hub_draft`).
+wrong with the input is said before Spark starts and before a repository is made. The repository changes once, at the
+end. Run the same command again after a crash: finished shards are kept (`jobs.output.hub_draft`).
 """
 
 import sys
@@ -67,7 +67,7 @@ def run(config: Config, spark: SparkSession | None = None, *, spark_conf: str | 
     earlier attempt had finished. Raises ValueError for what is wrong with the configuration or the sources, before
     Spark starts; PublishError, QualityError or LedgerError when nothing was published and the repository is unchanged.
     """
-    spark = active_session(spark)  # first: it may be one that no job can run in
+    spark = active_session(spark)  # first: no job can run in some sessions
     processor = fetch(config.processor.path, config.processor.revision)
     vision_unit = check_budgets(config, processor)
     output = open_output(config)
@@ -76,21 +76,20 @@ def run(config: Config, spark: SparkSession | None = None, *, spark_conf: str | 
 
     head = output.read_head()
     plan = _plan(config, sources, head)
-    fingerprint = run_fingerprint(config, sources, processor)
-    name = Run(fingerprint, shards_fingerprint(config, sources, processor, plan), len(plan.paths))
+    shards = shards_fingerprint(config, sources, processor, plan)
+    name = Run(run_fingerprint(config, sources, processor), shards, len(plan.paths))
     if head.commit and is_appended(config, head, name.run):
         return _published(output, head.commit)
     appended = read_appended(config, head, output, processor, vision_unit)
+    how = dataclasses.replace(settings(config, sources), taken_down=frozenset(head.taken_down))
 
     head = create_output(config, output, head)
     draft = output.draft(head, name)
     if draft.published:
         return _published(output, draft.published)
     last, why_afresh = find_last_version(config, plan, head, output, processor)
-    how = dataclasses.replace(settings(config, sources), taken_down=frozenset(head.taken_down))
     work = ShardWork(how, processor, plan, output.upload, last, run=name.run[:12])
     files, how_fast = _pack(config, sources, work, draft, spark, spark_conf)
-
     publication = Publication(
         config=config,
         sources=sources,
@@ -175,12 +174,10 @@ def main(argv: list[str] | None = None, spark: SparkSession | None = None) -> in
     except KeyboardInterrupt:
         print(INTERRUPTED, file=sys.stderr)
         return 130
-    print(figures.as_text(result))
-    print(as_line(result["speed"]))
     repo = result["config"]["output"]["repo"]
-    print(f"published    {repo} at {result['commit'][:12]}")
-    if not is_folder(repo):
-        print(f"             {constants.ENDPOINT}/datasets/{repo}")
+    url = "" if is_folder(repo) else f"\n             {constants.ENDPOINT}/datasets/{repo}"
+    published = f"published    {repo} at {result['commit'][:12]}{url}"
+    print(figures.as_text(result), as_line(result["speed"]), published, sep="\n")
     return 0
 
 

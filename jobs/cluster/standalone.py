@@ -57,7 +57,7 @@ class LocalCluster:
         self._environment = dict(environment or {})
         self.daemons: dict[str, subprocess.Popen] = {}
 
-    def start(self) -> "LocalCluster":
+    def __enter__(self) -> "LocalCluster":
         """Start the daemons and wait for both workers. Raises ClusterError, JavaError."""
         self.folder.mkdir(parents=True, exist_ok=True)
         port, self._web_port = _free_port(self._port), _free_port()
@@ -84,7 +84,8 @@ class LocalCluster:
         while self.num_workers() != num:
             for name, process in self.daemons.items():
                 if process.poll() is not None:
-                    raise ClusterError(f"the daemon {name} ended:\n{self.log(name)[-2000:]}")
+                    log = (self.folder / f"{name}.log").read_text(errors="replace")
+                    raise ClusterError(f"the daemon {name} ended:\n{log[-2000:]}")
             if time.monotonic() > end:
                 raise ClusterError(f"{self.num_workers()} of {num} workers after {START_SECONDS} s: see {self.folder}")
             time.sleep(0.2)
@@ -100,10 +101,6 @@ class LocalCluster:
             raise ClusterError(f"port {self.master.rpartition(':')[2]} is in use; choose another with --port")
         return sum(worker["state"] == "ALIVE" for worker in state["workers"])
 
-    def log(self, name: str) -> str:
-        """What a daemon has written."""
-        return (self.folder / f"{name}.log").read_text(errors="replace")
-
     def stop(self) -> None:
         """End all daemons, and with them the executors and their Python workers."""
         running = [process for process in self.daemons.values() if process.poll() is None]
@@ -117,9 +114,6 @@ class LocalCluster:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
         self.daemons.clear()
-
-    def __enter__(self) -> "LocalCluster":
-        return self.start()
 
     def __exit__(self, *exception) -> None:
         self.stop()
