@@ -1,13 +1,15 @@
 """The command `packing-udfs`, and the entry point of a Databricks wheel task: `packing-udfs pack --config job.yaml`.
 
-Each command is the `main` of a module of the same name, which `python -m jobs.pack` runs too. It returns normally on
-success and exits otherwise: a wheel task calls the function, takes any exit as it is and looks at no returned code.
+Each command is the `main` of a module of the same name, which `python -m jobs.pack` runs too. `main` here exits when a
+command fails, because a wheel task ignores the returned code.
 """
 
 import importlib
 import sys
 
-from jobs.installed import check_or_exit
+from jobs.installed import DISTRIBUTION, check_or_exit, version
+
+__all__ = ["COMMANDS", "main"]
 
 COMMANDS = {
     "pack": "pack datasets of images and chat turns into training data",
@@ -21,8 +23,11 @@ COMMANDS = {
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Run a command with the arguments behind it; sys.argv when absent."""
-    name, *arguments = argv if argv is not None else sys.argv[1:] or ["--help"]
+    """Run a command with its arguments; those of the process by default."""
+    name, *arguments = (sys.argv[1:] if argv is None else argv) or ["--help"]
+    if name == "--version":
+        print(f"{DISTRIBUTION} {version(DISTRIBUTION)}")
+        return
     if name in ("-h", "--help"):
         print(_usage())
         return

@@ -17,7 +17,6 @@ if __name__ == "__main__":  # spark-submit puts this folder first on the path, w
 
     check_or_exit()
 
-import argparse
 import dataclasses
 import functools
 import logging
@@ -28,6 +27,7 @@ from huggingface_hub import constants
 from huggingface_hub.utils import disable_progress_bars
 from pyspark.sql import SparkSession
 
+from jobs.command import config_parser, fail, log_to_stderr
 from jobs.java import JavaError
 from jobs.output.finished_shard import ShardFile
 from jobs.output.interface import Head, PublishError, Run
@@ -46,7 +46,7 @@ from jobs.shards.udf import ShardWork
 from jobs.sources.pin import check_unchanged, pin, read
 from jobs.sources.pinned import PinnedSource, SourceError
 from packing_udfs.config import Config, ConfigError
-from packing_udfs.config_file import describe, load
+from packing_udfs.config_file import load
 from packing_udfs.encode.processor import fetch
 from packing_udfs.storage.folders import is_folder
 
@@ -150,27 +150,18 @@ def _pack(
 
 def main(argv: list[str] | None = None, spark: SparkSession | None = None) -> int:
     """Command line; returns the exit code. `spark`: a session to use, as in a notebook."""
-    parser = argparse.ArgumentParser(
-        prog="python -m jobs.pack",
-        description="Pack datasets of images and chat turns on the Hub into training data on the Hub.",
-        epilog="Fields of the configuration:\n" + "\n".join(describe()),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--config", required=True, help="YAML file with the fields below")
+    parser = config_parser("pack", "Pack datasets of images and chat turns on the Hub into training data on the Hub.")
     parser.add_argument("--spark-conf", help="Spark properties of a session made here; default conf/spark/local.conf")
-    parser.add_argument("overrides", nargs="*", metavar="key=value", help="override a field, as in pack.seq_len=8192")
     args = parser.parse_args(argv)
-    logging.basicConfig(format="%(levelname)s %(name)s: %(message)s")
+    log_to_stderr()
     disable_progress_bars()  # of the Hub's client; the job has one bar over shards
     logging.getLogger("huggingface_hub").propagate = False  # its own handler writes them already
     try:
         result = run(load(args.config, args.overrides), spark, spark_conf=args.spark_conf)
     except USER_ERRORS as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+        return fail(error)
     except SPARK_ERRORS as error:  # workers read the sources' columns before there are shards
-        print(f"error: {worker_error(error)}", file=sys.stderr)
-        return 1
+        return fail(worker_error(error))
     except KeyboardInterrupt:
         print(INTERRUPTED, file=sys.stderr)
         return 130

@@ -1,23 +1,23 @@
 """`python -m jobs.takedown`: takes samples out of a published dataset."""
 
 import argparse
-import logging
 import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from jobs.command import fail, log_to_stderr, new_parser
 from jobs.output.interface import OutputError, PublishError
 from jobs.published.take_out import take_down
 from jobs.published.takedown_proof import NUM_SHOWN, SharedImagesError, TakedownError, Wanted, some_of
 from packing_udfs.storage.folders import is_folder
 
+__all__ = ["main"]
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Command line; returns the exit code."""
-    parser = argparse.ArgumentParser(
-        prog="python -m jobs.takedown", description="Take samples out of a packed dataset."
-    )
+    parser = new_parser("takedown", "Take samples out of a packed dataset.")
     parser.add_argument("--repo", required=True, help="the packed dataset, owner/name or a folder")
     parser.add_argument("--ids", help="sample_ids, with commas between them; they may be negative: --ids -77,12")
     parser.add_argument("--ids-file", metavar="FILE", help="a file of sample_ids, one a line")
@@ -26,14 +26,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(_joined(sys.argv[1:] if argv is None else argv))
     if args.ids is None and args.ids_file is None and args.where is None:
         parser.error("which samples? one of --ids, --ids-file and --where is needed; what several name is all taken")
-    logging.basicConfig(format="%(levelname)s %(name)s: %(message)s")
+    log_to_stderr()
     try:
         done = take_down(args.repo, _wanted(args), processor=args.processor)
     except (ValueError, OSError, PublishError, OutputError) as error:
-        print(f"error: {error}", file=sys.stderr)
         if isinstance(error, SharedImagesError) and len(error.ids) > NUM_SHOWN:
             print("\n".join(map(str, error.ids)))
-        return 1
+        return fail(error)
     if some := done.not_there:
         print(f"not there    {len(some):,} of the ids given: {some_of(some)}")
     print(
@@ -44,18 +43,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     if is_folder(args.repo):
         print("old          files that held them are removed; copies elsewhere are not reached")
-        return 0
-    print(
-        f"old          {done.previous_commit[:12]} and the revisions before it keep them until the history is "
-        "squashed, which cannot be undone:\n"
-        f"             HfApi().super_squash_history({args.repo!r}, repo_type='dataset')\n"
-        "             and pull requests, branches and tags that hold them are deleted; copies elsewhere are not reached"
-    )
+    else:
+        print(
+            f"old          {done.previous_commit[:12]} and the revisions before it keep them until the history is "
+            "squashed, which cannot be undone:\n"
+            f"             HfApi().super_squash_history({args.repo!r}, repo_type='dataset')\n             "
+            "and pull requests, branches and tags that hold them are deleted; copies elsewhere are not reached"
+        )
     return 0
 
 
 def _joined(argv: Sequence[str]) -> list[str]:
-    """`--ids -77,12` as `--ids=-77,12`: argparse takes what begins with a minus and is no number for an option."""
+    """`--ids -77,12` as `--ids=-77,12`: argparse takes a word like `-77,12` for an option."""
     joined: list[str] = []
     for word in argv:
         if joined and joined[-1] == "--ids" and re.match(r"-\d", word):
@@ -68,20 +67,23 @@ def _joined(argv: Sequence[str]) -> list[str]:
 def _wanted(args: argparse.Namespace) -> Wanted:
     source, ids = None, set()
     if args.where is not None:
-        name, equals, source = args.where.partition("=")
-        if name != "source" or not equals or not source:
+        name, _, source = args.where.partition("=")
+        if name != "source" or not source:
             raise TakedownError(f"--where: {args.where!r} is refused: must be source=NAME")
     if args.ids is not None:
         ids |= _parsed("--ids", args.ids)
     if args.ids_file is not None:
-        try:
-            text = Path(args.ids_file).read_text(encoding="utf-8")
-        except OSError as error:
-            raise TakedownError(f"--ids-file: {args.ids_file} cannot be read: {error.strerror}") from None
-        except UnicodeDecodeError:
-            raise TakedownError(f"--ids-file: {args.ids_file} is not text in UTF-8") from None
-        ids |= _parsed("--ids-file", text)
+        ids |= _parsed("--ids-file", _read(args.ids_file))
     return Wanted(frozenset(ids), source)
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except OSError as error:
+        raise TakedownError(f"--ids-file: {path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise TakedownError(f"--ids-file: {path} is not text in UTF-8") from None
 
 
 def _parsed(option: str, text: str) -> set[int]:

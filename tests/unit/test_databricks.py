@@ -134,6 +134,17 @@ def test_the_command_refuses_and_explains(capsys):
     assert [line.split()[0] for line in lines[1:]] == list(cli.COMMANDS)
 
 
+@pytest.mark.parametrize("arguments", [[], ["--help"]])
+def test_no_command_is_a_request_for_help(arguments, capsys):
+    cli.main(arguments)
+    assert capsys.readouterr().out.startswith("usage: packing-udfs COMMAND")
+
+
+def test_the_version_is_the_installed_one(capsys):
+    assert cli.main(["--version"]) is None
+    assert capsys.readouterr().out == f"packing-udfs {metadata.version('packing-udfs')}\n"
+
+
 @pytest.mark.parametrize("name", sorted(cli.COMMANDS))
 def test_every_command_is_a_modules_main(name, capsys):
     with pytest.raises(SystemExit) as exit_:
