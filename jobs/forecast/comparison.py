@@ -6,24 +6,24 @@
 sample to seq_len; 4. greedy and first-fit decreasing packing by lengths alone; 5. balanced packing under all budgets.
 Writes compare.html, which opens anywhere, and compare.json with the same numbers.
 
-The configuration is the job's. Sources are pinned as the job pins them, and a seeded sample of their rows becomes
-samples by the job's own expressions (`jobs.sources.sample`); nothing is written to the Hub. What becomes of a sample
-before packing is decided by the job's own `pack_shard`, called with budgets that no sample exceeds: its packs are
-then the encoded samples, and its quarantine is what no stage can use. Cost: starting Spark, and about a millisecond a
-row. Rejected: numbers for whole sources (they are the job's report, after it has run).
+The configuration is the job's. Sources are pinned as in the job, and the job's own expressions turn a seeded sample of
+their rows into samples (`jobs.sources.sample`). Nothing is written to the Hub. The job's own `pack_shard`, with budgets
+that no sample exceeds, encodes the samples; its quarantine is what no stage can use. Cost: starting Spark, and about a
+millisecond a row. Rejected: numbers for whole sources (the job's report has them).
 """
 
 import json
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pandas as pd
+from pydantic import BaseModel
 from pyspark.sql import SparkSession
 
-from jobs.forecast.stages import NUM_RANKS, Samples, Stage, flatten, make_stages, stage_figures
-from jobs.installed import version
-from jobs.revision.fingerprints import plain
+from jobs.forecast.stages import NUM_RANKS, Samples, Stage, StageFigures, make_stages, samples_of, stage_figures
+from jobs.revision.fingerprints import plain, versions
 from jobs.shards.ledger import Ledger
 from jobs.shards.session import get_session
 from jobs.sources.pin import pin
@@ -33,16 +33,61 @@ from packing_udfs import metrics
 from packing_udfs.config import INT32_LIMIT, Config
 from packing_udfs.encode.encoder import Encoder
 from packing_udfs.encode.processor import ProcessorFiles, fetch
+from packing_udfs.published.pictures import IMAGE, RESPONSE
 from packing_udfs.shard.pack_shard import PackSettings, pack_shard
 
-VERSIONS = ("packing-udfs", "pyspark", "pyarrow", "numpy", "transformers", "tokenizers", "pillow")
+__all__ = ["Comparison", "Figures", "SampleFigures", "SourceFigures", "as_json", "as_text", "compare", "lay_out"]
+
+
+class SourceFigures(BaseModel):
+    """A source, and how many of its rows were read."""
+
+    name: str
+    repo: str
+    config: str | None
+    split: str
+    commit: str | None
+    num_rows: int
+    num_rows_read: int
+
+
+class SampleFigures(BaseModel):
+    """The samples that were made of the rows read."""
+
+    num_selected: int
+    quarantine: dict[str, int]
+    num_duplicates: int
+    num_samples: int
+    num_tokens: int
+    num_label_tokens: int
+    num_image_tokens: int
+    num_images: int
+    vision_cost: int
+    median_length: int
+    longest: int
+
+
+class Figures(BaseModel):
+    """The numbers of a comparison: compare.json."""
+
+    config: dict[str, Any]
+    """As published files have it (`fingerprints.plain`)."""
+    sources: list[SourceFigures]
+    processor: dict[str, str | None]
+    """name, class, revision, fingerprint and vision_unit."""
+    global_batch_size: int
+    num_ranks: int = NUM_RANKS
+    naive_batch: int = metrics.NAIVE_BATCH
+    sample: SampleFigures
+    stages: list[StageFigures]
+    versions: dict[str, str]
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """All that a page shows. `figures` is the JSON."""
+    """All that a page shows."""
 
-    figures: dict
+    figures: Figures
     samples: Samples
     stages: list[Stage]
     frame: pd.DataFrame  # the rows as samples, contract.SAMPLE_SCHEMA
@@ -77,38 +122,41 @@ def lay_out(
     config: Config,
     processor: ProcessorFiles,
     encoder: Encoder,
-    sources: list[dict],
+    sources: list[SourceFigures],
     frame: pd.DataFrame,
     global_batch_size: int,
 ) -> Comparison:
     """The comparison of rows that have been read.
 
-    sources: `num_rows` and `num_rows_read` of each, beside what describes it. frame: what was made of the rows read,
-    contract.SAMPLE_SCHEMA. Raises ValueError when none of it can be packed.
+    frame: the samples made of the rows, contract.SAMPLE_SCHEMA. Raises ValueError when none of it can be packed.
     """
     packed = pack_shard(frame, encoder, _no_limits(config))
     ledger = Ledger(packed.ledger)
     if not packed.num_packs:
         raise ValueError(f"sources: none of the {len(frame)} rows read can be packed: {ledger.reasons()}")
-    samples = flatten(packed, encoder)
+    samples = samples_of(packed, encoder)
     stages = make_stages(samples, config)
-    scale = Fraction(sum(s["num_rows"] for s in sources), sum(s["num_rows_read"] for s in sources))
-    figures = {
-        "config": plain(config, processor),
-        "sources": sources,
-        "processor": _describe_processor(processor, encoder),
-        "global_batch_size": global_batch_size,
-        "num_ranks": NUM_RANKS,
-        "naive_batch": metrics.NAIVE_BATCH,
-        "sample": _describe_samples(samples, ledger),
-        "stages": [stage_figures(stage, samples, config, global_batch_size, scale) for stage in stages],
-        "versions": {name: version(name) for name in VERSIONS},
-    }
+    scale = Fraction(sum(s.num_rows for s in sources), sum(s.num_rows_read for s in sources))
+    figures = Figures(
+        config=plain(config, processor),
+        sources=sources,
+        processor={
+            "name": processor.published_name,
+            "class": type(encoder.processor).__name__,
+            "revision": processor.revision,
+            "fingerprint": processor.fingerprint,
+            "vision_unit": encoder.family.vision_unit,
+        },
+        global_batch_size=global_batch_size,
+        sample=_describe_samples(samples, ledger),
+        stages=[stage_figures(stage, samples, config, global_batch_size, scale) for stage in stages],
+        versions=versions(),
+    )
     return Comparison(figures, samples, stages, frame, encoder)
 
 
 def _no_limits(config: Config) -> PackSettings:
-    """The job's settings for what is done to a sample on its own, with budgets that nothing exceeds."""
+    """The job's settings for a single sample, with budgets that nothing exceeds."""
     return PackSettings(
         seq_len=INT32_LIMIT - 1,
         max_images_per_sample=config.pack.max_images_per_sample,
@@ -120,56 +168,42 @@ def _no_limits(config: Config) -> PackSettings:
     )
 
 
-def _describe_source(pinned: PinnedSource, num_rows_read: int) -> dict:
-    return {
-        **pinned.source.model_dump(mode="json", include={"name", "repo", "config", "split"}),
-        "commit": pinned.commit,
-        "num_rows": pinned.num_rows,
-        "num_rows_read": num_rows_read,
-    }
+def _describe_source(pinned: PinnedSource, num_rows_read: int) -> SourceFigures:
+    named = pinned.source.model_dump(mode="json", include={"name", "repo", "config", "split"})
+    return SourceFigures(**named, commit=pinned.commit, num_rows=pinned.num_rows, num_rows_read=num_rows_read)
 
 
-def _describe_processor(processor: ProcessorFiles, encoder: Encoder) -> dict:
-    return {
-        "name": processor.published_name,
-        "class": type(encoder.processor).__name__,
-        "revision": processor.revision,
-        "fingerprint": processor.fingerprint,
-        "vision_unit": encoder.family.vision_unit,
-    }
+def _describe_samples(samples: Samples, ledger: Ledger) -> SampleFigures:
+    return SampleFigures(
+        num_selected=ledger.count() - ledger.count(outcome="not_sampled"),
+        quarantine=ledger.reasons(),
+        num_duplicates=ledger.count(outcome="duplicate"),
+        num_samples=len(samples),
+        num_tokens=int(samples.lengths.sum()),
+        num_label_tokens=sum(int((kinds == RESPONSE).sum()) for kinds in samples.kinds),
+        num_image_tokens=sum(int((kinds == IMAGE).sum()) for kinds in samples.kinds),
+        num_images=int(samples.num_images.sum()),
+        vision_cost=int(samples.vision_costs.sum()),
+        median_length=int(np.sort(samples.lengths)[len(samples) // 2]),
+        longest=int(samples.lengths.max()),
+    )
 
 
-def _describe_samples(samples: Samples, ledger: Ledger) -> dict:
-    return {
-        "num_selected": ledger.count() - ledger.count(outcome="not_sampled"),
-        "quarantine": ledger.reasons(),
-        "num_duplicates": ledger.count(outcome="duplicate"),
-        "num_samples": len(samples),
-        "num_tokens": int(samples.lengths.sum()),
-        "num_label_tokens": sum(int(trained.sum()) for trained in samples.is_trained),
-        "num_image_tokens": sum(int(image.sum()) for image in samples.is_image),
-        "num_images": int(samples.num_images.sum()),
-        "vision_cost": int(samples.vision_costs.sum()),
-        "median_length": int(np.sort(samples.lengths)[len(samples) // 2]),
-        "longest": int(samples.lengths.max()),
-    }
-
-
-def as_json(figures: dict) -> str:
+def as_json(figures: Figures) -> str:
     """Sorted keys and no clock: equal data gives equal bytes."""
-    return json.dumps(figures, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
+    return json.dumps(figures.model_dump(), indent=1, sort_keys=True, ensure_ascii=False) + "\n"
 
 
-def as_text(figures: dict) -> str:
+def as_text(figures: Figures) -> str:
     """The table that a run prints."""
-    has_budget = any(figures["config"]["pack"][name] for name in ("max_vision_cost", "max_images_per_pack"))
+    has_budget = any(figures.config["pack"][name] for name in ("max_vision_cost", "max_images_per_pack"))
     lines = [f"{'':<22}{'waste':>8}{'lost':>7}{'rows':>8}{'bound':>8}{'over budget':>13}{'straggler':>11}{'steps':>8}"]
-    for stage in figures["stages"]:
-        waste = "–" if stage["waste"] is None else f"{stage['waste']:.1%}"
-        over = f"{stage['num_rows_over_budget']:,}" if has_budget and stage["bound"] is not None else "–"
-        late = "–" if stage["straggler_8"] is None else f"{stage['straggler_8']:.3f}"
+    for stage in figures.stages:
+        waste = "–" if stage.waste is None else f"{stage.waste:.1%}"
+        over = f"{stage.num_rows_over_budget:,}" if has_budget and stage.bound is not None else "–"
+        late = "–" if stage.straggler_8 is None else f"{stage.straggler_8:.3f}"
         lines.append(
-            f"{stage['title']:<22}{waste:>8}{stage['num_samples_lost']:>7,}{stage['num_rows']:>8,}"
-            f"{stage['bound'] or '–':>8}{over:>13}{late:>11}{stage['num_steps']:>8,}"
+            f"{stage.title:<22}{waste:>8}{stage.num_samples_lost:>7,}{stage.num_rows:>8,}"
+            f"{stage.bound or '–':>8}{over:>13}{late:>11}{stage.num_steps:>8,}"
         )
     return "\n".join(lines)

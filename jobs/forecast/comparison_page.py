@@ -8,11 +8,14 @@ from matplotlib.figure import Figure
 
 from jobs import pages
 from jobs.forecast.comparison import Comparison
-from jobs.forecast.stages import Samples, Stage, row_sums
+from jobs.forecast.stages import Stage, row_sums
 from jobs.pages import drawing
-from jobs.pages.drawing import Panel, Part, TokenRow
+from jobs.pages.drawing import Part, TokenRow, Valued
+from jobs.pages.sample_cards import SampleCard
 from packing_udfs.encode.images import read_size
-from packing_udfs.published.pictures import IMAGE, PAD, PROMPT, RESPONSE, thumbnail
+from packing_udfs.published.pictures import IMAGE, PAD, RESPONSE, thumbnail
+
+__all__ = ["figures", "page", "sample_cards"]
 
 NUM_ROWS = 16  # of a stage in its picture
 QUANTILES = (0.2, 0.5, 0.85)  # of length: which samples with images are shown …
@@ -28,7 +31,7 @@ MAX_TOKENS = 110  # single tokens shown of a sample
 def page(found: Comparison) -> str:
     """The HTML of a comparison, with all its figures inside."""
     uris = {name: drawing.png_uri(figure) for name, figure in figures(found).items()}
-    stages = {stage["name"]: stage for stage in found.figures["stages"]}
+    stages = {stage.name: stage for stage in found.figures.stages}
     return pages.render(
         "compare.html.jinja",
         figures=found.figures,
@@ -37,32 +40,27 @@ def page(found: Comparison) -> str:
         pictures={name: uris.get(name) for name in stages},
         positions=uris["positions"],
         histograms={name: uris[name] for name in ("samples", "packs")},
-        config_yaml=yaml.safe_dump(found.figures["config"], sort_keys=False, allow_unicode=True),
+        config_yaml=yaml.safe_dump(found.figures.config, sort_keys=False, allow_unicode=True),
     )
+
+
+def _vision_unit(found: Comparison) -> str:
+    return found.encoder.family.vision_unit
 
 
 def figures(found: Comparison) -> dict[str, Figure]:
     """The pictures: one of each stage that has rows, by its name; `positions`, `samples` and `packs` of all stages."""
-    kinds = token_kinds(found.samples)
-    of_stage = {stage.name: _picture(found, stage, kinds) for stage in found.stages if stage.rows}
-    return {**of_stage, "positions": _positions(found, kinds), **_histograms(found)}
+    of_stage = {stage.name: _picture(found, stage) for stage in found.stages if stage.rows}
+    return {**of_stage, "positions": _positions(found), **_histograms(found)}
 
 
-def token_kinds(samples: Samples) -> list[np.ndarray]:
-    """The kind (drawing.PROMPT, RESPONSE, IMAGE) of each token of each sample, uint8."""
-    return [
-        np.where(image, IMAGE, np.where(trained, RESPONSE, PROMPT)).astype(np.uint8)
-        for image, trained in zip(samples.is_image, samples.is_trained, strict=True)
-    ]
-
-
-def _picture(found: Comparison, stage: Stage, kinds: list[np.ndarray]) -> Figure:
+def _picture(found: Comparison, stage: Stage) -> Figure:
     """Rows of a stage."""
     chosen = _typical_batch(found, stage) if stage.name == "naive_padding" else _spread(len(stage.rows))
     costs = row_sums(stage, found.samples.vision_costs)
     rows = [
         TokenRow(
-            np.concatenate([kinds[i] for i in stage.rows[at]]),
+            np.concatenate([found.samples.kinds[i] for i in stage.rows[at]]),
             [int(found.samples.lengths[i]) for i in stage.rows[at]],
             int(costs[at]),
             f"{at + 1:,}",
@@ -72,8 +70,8 @@ def _picture(found: Comparison, stage: Stage, kinds: list[np.ndarray]) -> Figure
     return drawing.token_rows(
         rows,
         width=int(stage.widths[chosen].max()),
-        vision_unit=found.figures["processor"]["vision_unit"],
-        max_vision_cost=None if stage.bound is None else found.figures["config"]["pack"]["max_vision_cost"],
+        vision_unit=_vision_unit(found),
+        max_vision_cost=None if stage.bound is None else found.figures.config["pack"]["max_vision_cost"],
         name="sample" if stage.bound is None else "pack",
     )
 
@@ -85,7 +83,7 @@ def _spread(num_rows: int) -> np.ndarray:
 
 def _typical_batch(found: Comparison, stage: Stage) -> np.ndarray:
     """The rows of the full batch whose share of padding is nearest to that of the stage."""
-    size = found.figures["naive_batch"]
+    size = found.figures.naive_batch
     if len(stage.rows) <= size:
         return np.arange(len(stage.rows))
     full = len(stage.rows) // size * size
@@ -96,9 +94,9 @@ def _typical_batch(found: Comparison, stage: Stage) -> np.ndarray:
     return np.arange(batch * size, (batch + 1) * size)
 
 
-def _positions(found: Comparison, kinds: list[np.ndarray]) -> Figure:
+def _positions(found: Comparison) -> Figure:
     """Positions of an epoch by kind, a bar for each stage."""
-    per_sample = np.asarray([np.bincount(of_sample, minlength=PAD) for of_sample in kinds])
+    per_sample = np.asarray([np.bincount(of_sample, minlength=PAD) for of_sample in found.samples.kinds])
     counts = np.zeros((len(found.stages), PAD + 1), np.int64)
     for at, stage in enumerate(found.stages):
         counts[at, :PAD] = sum((per_sample[row].sum(axis=0) for row in stage.rows), np.zeros(PAD, np.int64))
@@ -113,54 +111,50 @@ def _positions(found: Comparison, kinds: list[np.ndarray]) -> Figure:
 
 def _histograms(found: Comparison) -> dict[str, Figure]:
     """Lengths, images and vision cost for each sample and for each pack."""
-    samples, pack = found.samples, found.figures["config"]["pack"]
-    unit = found.figures["processor"]["vision_unit"]
-    values = {"lengths": samples.lengths, "images": samples.num_images, "vision": samples.vision_costs}
-    of_sample = [
-        Panel(title="Length", xlabel="tokens", ylabel="samples", series={"samples": values["lengths"]},
-              limit=pack["seq_len"], limit_name="seq_len"),
-        Panel(title="Images", xlabel="images", ylabel="samples", series={"samples": values["images"]},
-              limit=pack["max_images_per_sample"], limit_name="max_images_per_sample"),
-        Panel(title="Vision cost", xlabel=unit, ylabel="samples", series={"samples": values["vision"]},
-              limit=pack["max_vision_cost"], limit_name="max_vision_cost"),
-    ]  # fmt: skip
+    samples, pack = found.samples, found.figures.config["pack"]
     packed = [stage for stage in found.stages if stage.bound is not None]
-    by = {name: {stage.title: row_sums(stage, value) for stage in packed} for name, value in values.items()}
-    of_pack = [
-        Panel(title="Length", xlabel="tokens", ylabel="packs", series=by["lengths"]),
-        Panel(title="Images", xlabel="images", ylabel="packs", series=by["images"],
-              limit=pack["max_images_per_pack"], limit_name="max_images_per_pack"),
-        Panel(title="Vision cost", xlabel=unit, ylabel="packs", series=by["vision"],
-              limit=pack["max_vision_cost"], limit_name="max_vision_cost"),
-    ]  # fmt: skip
+    axes = (
+        ("Length", "tokens", samples.lengths, "seq_len", None),
+        ("Images", "images", samples.num_images, "max_images_per_sample", "max_images_per_pack"),
+        ("Vision cost", _vision_unit(found), samples.vision_costs, "max_vision_cost", "max_vision_cost"),
+    )
+    of_sample, of_pack = [], []
+    for title, xlabel, values, limit, pack_limit in axes:
+        of_sample.append(Valued(title=title, xlabel=xlabel, ylabel="samples", series={"samples": values},
+                                limit=pack[limit], limit_name=limit))  # fmt: skip
+        of_stage = {stage.title: row_sums(stage, values) for stage in packed}
+        of_pack.append(Valued(title=title, xlabel=xlabel, ylabel="packs", series=of_stage,
+                              limit=pack.get(pack_limit), limit_name=pack_limit))  # fmt: skip
     return {"samples": drawing.histograms(of_sample), "packs": drawing.histograms(of_pack)}
 
 
-def sample_cards(found: Comparison) -> Iterator[dict]:
-    """A few samples as people see them, shorter ones first: plain values, and images as the bytes of small JPEGs."""
+def sample_cards(found: Comparison) -> Iterator[SampleCard]:
+    """A few samples as people see them, shorter ones first."""
     samples = found.samples
     ranked = np.argsort(samples.lengths, kind="stable")
-    ranked = ranked[samples.lengths[ranked] <= found.figures["config"]["pack"]["seq_len"]]
+    ranked = ranked[samples.lengths[ranked] <= found.figures.config["pack"]["seq_len"]]
     with_images, without = ranked[samples.num_images[ranked] > 0], ranked[samples.num_images[ranked] == 0]
     chosen = [with_images[int(q * len(with_images))] for q in QUANTILES if len(with_images)]
     chosen += [without[int(TEXT_QUANTILE * len(without))]] if len(without) else []
-    messages = dict(zip(found.frame["sample_id"].tolist(), found.frame["messages"], strict=True))
-    sources = dict(zip(found.frame["sample_id"].tolist(), found.frame["source"], strict=True))
+    rows = found.frame.drop_duplicates("sample_id", keep="last").set_index("sample_id")
     for i in dict.fromkeys(map(int, chosen)):
         sample_id = int(samples.ids[i])
-        yield {
-            "id": sample_id,
-            "source": sources[sample_id],
-            "turns": [_turn(message) for message in messages[sample_id][:MAX_MESSAGES]],
-            "num_turns_hidden": max(0, len(messages[sample_id]) - MAX_MESSAGES),
-            "images": [_thumbnail(image["bytes"]) for image in samples.images[i][:MAX_THUMBNAILS]],
-            "num_images": int(samples.num_images[i]),
-            "num_tokens": int(samples.lengths[i]),
-            "num_image_tokens": int(samples.is_image[i].sum()),
-            "num_label_tokens": int(samples.is_trained[i].sum()),
-            "vision_cost": int(samples.vision_costs[i]),
-            **_token_strip(found, i),
-        }
+        messages = rows.at[sample_id, "messages"]
+        tokens, num_shown = _token_strip(found, i)
+        yield SampleCard(
+            id=sample_id,
+            source=rows.at[sample_id, "source"],
+            turns=[_turn(message) for message in messages[:MAX_MESSAGES]],
+            num_turns_hidden=max(0, len(messages) - MAX_MESSAGES),
+            images=[_thumbnail(image["bytes"]) for image in samples.images[i][:MAX_THUMBNAILS]],
+            num_images=int(samples.num_images[i]),
+            num_tokens=int(samples.lengths[i]),
+            num_image_tokens=int((samples.kinds[i] == IMAGE).sum()),
+            num_label_tokens=int((samples.kinds[i] == RESPONSE).sum()),
+            vision_cost=int(samples.vision_costs[i]),
+            tokens=tokens,
+            num_tokens_hidden=int(samples.lengths[i]) - num_shown,
+        )
 
 
 def _turn(message: dict) -> dict:
@@ -170,33 +164,30 @@ def _turn(message: dict) -> dict:
 
 
 def _thumbnail(data: bytes) -> dict:
-    """An image as people see it: a small JPEG and its real size, None where it does not decode."""
+    """A small JPEG of an image, None when it does not decode, and the image's own size."""
     height, width = read_size(data)
     return {"jpeg": thumbnail(data, THUMBNAIL, QUALITY), "height": height, "width": width}
 
 
-def _token_strip(found: Comparison, i: int) -> dict:
-    """The first tokens of a sample as pieces of text, each image as one piece from its first placeholder to its last.
+def _token_strip(found: Comparison, i: int) -> tuple[list[dict], int]:
+    """The first tokens of a sample as pieces of text, and how many tokens they are.
 
-    {"tokens": [{"kind": "image", "text": "image 1: 320 tokens"}, …], "num_tokens_hidden": 12}
+    An image is one piece, from its first placeholder to its last: {"kind": "image", "text": "image, 320 tokens"}.
     """
     samples, decode_ids = found.samples, found.encoder.tokenizer.decode
-    placeholders = np.flatnonzero(samples.is_image[i])
-    ends = np.cumsum(samples.image_num_tokens[i])
-    spans = {
-        int(placeholders[end - count]): int(placeholders[end - 1]) + 1
-        for end, count in zip(ends, samples.image_num_tokens[i], strict=True)
-    }
+    placeholders, counts = np.flatnonzero(samples.kinds[i] == IMAGE), samples.image_num_tokens[i]
+    ends = np.cumsum(counts)
+    stops = dict(zip(placeholders[ends - counts].tolist(), (placeholders[ends - 1] + 1).tolist(), strict=True))
     tokens, at = [], 0
     while at < samples.lengths[i] and len(tokens) < MAX_TOKENS:
-        if at in spans:
-            tokens.append({"kind": "image", "text": f"image, {spans[at] - at:,} tokens"})
-            at = spans[at]
+        if at in stops:
+            tokens.append({"kind": "image", "text": f"image, {stops[at] - at:,} tokens"})
+            at = stops[at]
             continue
         end = at + 1
         while "\ufffd" in (text := decode_ids(samples.input_ids[i][at:end].tolist())) and end < at + UTF8_BYTES:
             end += 1  # the bytes of one character are several tokens
-        kind = "response" if samples.is_trained[i][at] else "prompt"
+        kind = "response" if samples.kinds[i][at] == RESPONSE else "prompt"
         tokens.append({"kind": kind, "text": text.replace("\n", "↵")})
         at = end
-    return {"tokens": tokens, "num_tokens_hidden": int(samples.lengths[i]) - at}
+    return tokens, at

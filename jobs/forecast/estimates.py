@@ -1,30 +1,31 @@
 """What the rows of a source add up to and how many packs they make, from a seeded sample of them, with intervals.
 
-What blocks of rows are made of (`jobs.forecast.blocks`) is scaled to all rows of their source, its limit and its
-weight. Packs do not follow from such totals alone: the fewer samples a shard has, the worse it packs. So shards of
-the run's own size are drawn from the samples and packed by the run's algorithm, and their packs over *demand* (the
-packs that the scarcest budget asks for, if packs could be full) are carried over to the run:
+Sums over the drawn blocks (`jobs.forecast.blocks`) are scaled to all rows of their source, its limit and its weight.
+Packs do not follow from such sums alone, because a shard of few samples packs worse. So shards of the run's own size
+are drawn from the samples and packed by the run's algorithm. *Demand* is the number of packs that the scarcest budget
+asks for, if packs could be full. The ratio of packs to demand is carried over to the run:
 
     packs = demand of all samples × packs / demand, both summed over the drawn shards
 
-and never more than there are samples. A mean of the shards' own ratios would let shards of one short sample, which
-asks for a hundredth of a pack and takes a whole one, speak for all.
+and never more than there are samples. A mean of the shards' own ratios is wrong: a shard of one short sample asks for
+a hundredth of a pack and takes a whole one.
 
 An interval holds 90 % of NUM_REPLICATES estimates from blocks drawn again with replacement (a bootstrap over blocks,
-because neighbours are alike), each drawn towards the estimate by √(share of rows that were not read), and widened for
-few blocks as Student's t is. Beside that stands what hashes decide: which rows a weight takes, which of them are for
-validation, and what meets in a shard; of sources that were read as a whole nothing else is uncertain.
+because neighbours are alike). Each is drawn towards the estimate by √(share of rows that were not read), and widened
+for few blocks as Student's t is. To that comes what hashes decide: the rows that a weight takes, the validation rows,
+and the samples of each shard. For sources that were read as a whole nothing else is uncertain.
 
-Duplicates are seen within the sample alone: a source full of them packs to less than is said here.
+Only duplicates within the sample are seen: a source full of them makes fewer packs than the forecast says.
 
 Cost: the drawn blocks' row groups over the network, at most MAX_BYTES of rows, and a millisecond a row.
 """
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
+from pydantic import BaseModel
 
 from jobs.forecast.blocks import Block, draw_blocks
 from jobs.shards.plan import ShardPlan
@@ -37,6 +38,8 @@ from packing_udfs.encode.encoder import Encoder
 from packing_udfs.hashing import hashes
 from packing_udfs.shard.pack_shard import PackSettings
 
+__all__ = ["Estimate", "Sample", "Totals", "demand", "draw", "interval", "packs", "totals"]
+
 MAX_BYTES = 1 << 30  # of the rows of a sample
 LEAST_ROWS = 32  # of a source, however small its share
 NUM_REPLICATES = 400
@@ -47,6 +50,14 @@ INTERVAL, Z95 = (5, 95), 1.645  # percentiles, and the normal distribution's
 
 # Salts of the draws.
 _BLOCKS, _BOOTSTRAP, _SHARDS, _RATIOS, _SIZES, _USED, _SPLIT = range(7)
+
+
+class Estimate(BaseModel):
+    """An estimate and its 90 % interval."""
+
+    estimate: int | float
+    low: int | float
+    high: int | float
 
 
 @dataclass(frozen=True)
@@ -62,13 +73,13 @@ class Sample:
 
     @property
     def num_rows_used(self) -> float:
-        """Rows and copies by limit and weight, about."""
+        """Expected rows and copies after limit and weight."""
         share = self.pinned.num_sampled_bytes / self.pinned.num_bytes if self.pinned.num_bytes else 1.0
         return self.pinned.num_rows * share
 
     @property
     def spread(self) -> float:
-        """Standard deviation of `num_rows_used`: what is more than whole copies of the source is taken by hash."""
+        """Standard deviation of `num_rows_used`: hashes choose the rows beyond whole copies of the source."""
         share = self.num_rows_used / self.pinned.num_rows % 1
         return math.sqrt(self.pinned.num_rows * share * (1 - share))
 
@@ -81,26 +92,36 @@ class Sample:
 def draw(
     sources: Sequence[PinnedSource], max_rows: int, encoder: Encoder, how: PackSettings, retry_seconds: float
 ) -> list[Sample]:
-    """Blocks of each source, rows shared out by the sources' sizes. Raises SourceError for what cannot be read."""
+    """Blocks of each source, rows shared out by the sources' sizes. Raises SourceError when rows cannot be read."""
     shares = share_out(max_rows, [source.num_rows for source in sources])
-    total = max(1, sum(shares))
-
-    def sample(i: int, source: PinnedSource) -> Sample:
-        num_rows = min(source.num_rows, max(LEAST_ROWS, shares[i]))
-        max_bytes = MAX_BYTES * max(1, shares[i]) // total
-        blocks = draw_blocks(
-            *(source, num_rows, max_bytes, encoder, how, (how.seed, _BLOCKS, i)), f"sources.{i}", retry_seconds
-        )
-        return Sample(source, list(blocks))
-
-    return [sample(i, source) for i, source in enumerate(sources) if source.num_rows]
+    total, samples = max(1, sum(shares)), []
+    for i, (source, share) in enumerate(zip(sources, shares, strict=True)):
+        if source.num_rows:
+            num_rows, max_bytes = min(source.num_rows, max(LEAST_ROWS, share)), MAX_BYTES * max(1, share) // total
+            key = (how.seed, _BLOCKS, i)
+            blocks = draw_blocks(source, num_rows, max_bytes, encoder, how, key, f"sources.{i}", retry_seconds)
+            samples.append(Sample(source, list(blocks)))
+    return samples
 
 
-_TOTALS = ("num_rows", "num_samples", "num_quarantined", "num_duplicates", "num_tokens", "num_label_tokens",
-           "vision_cost", "num_images", "num_bytes", "num_bytes_written")  # fmt: skip
+@dataclass(frozen=True)
+class Totals:
+    """Sums over all rows that the run would use, float [1 + NUM_REPLICATES] each: the estimate, then its replicates."""
+
+    num_rows: np.ndarray
+    num_samples: np.ndarray
+    num_quarantined: np.ndarray
+    num_duplicates: np.ndarray
+    num_tokens: np.ndarray
+    num_label_tokens: np.ndarray
+    vision_cost: np.ndarray
+    num_images: np.ndarray
+    num_bytes: np.ndarray
+    num_bytes_written: np.ndarray
 
 
 def _totals_of(block: Block) -> list[int]:
+    """In the order of `Totals`."""
     return [
         block.num_rows, len(block.lengths), sum(block.quarantine.values()), block.num_duplicates,
         int(block.lengths.sum()), block.num_label_tokens, int(block.vision_costs.sum()), int(block.num_images.sum()),
@@ -108,9 +129,9 @@ def _totals_of(block: Block) -> list[int]:
     ]  # fmt: skip
 
 
-def totals(samples: Sequence[Sample], seed: int) -> dict[str, np.ndarray]:
-    """Sums over all rows that the run would use, float [1 + NUM_REPLICATES]: the estimate, then its replicates."""
-    whole = np.zeros((1 + NUM_REPLICATES, len(_TOTALS)))
+def totals(samples: Sequence[Sample], seed: int) -> Totals:
+    """What the drawn blocks say of all rows that the run would use."""
+    whole = np.zeros((1 + NUM_REPLICATES, len(fields(Totals))))
     for i, sample in enumerate(samples):
         values = np.asarray([_totals_of(block) for block in sample.blocks], np.float64)
         drawn = hashes(NUM_REPLICATES * len(values), seed, _BOOTSTRAP, i) % np.uint64(len(values))
@@ -118,7 +139,7 @@ def totals(samples: Sequence[Sample], seed: int) -> dict[str, np.ndarray]:
         scaled = sums * (sample.num_rows_used / sums[:, :1])
         likely = scaled[0] + (scaled - scaled[0]) * math.sqrt(sample.unread) * _widened(len(values))
         whole += likely * (1 + _normal(sample.spread, seed, _USED, i) / max(1.0, sample.num_rows_used))[:, None]
-    return dict(zip(_TOTALS, whole.T, strict=True))
+    return Totals(*whole.T)
 
 
 def _widened(num_blocks: int) -> float:
@@ -163,10 +184,10 @@ def packs_and_demand(samples: Sequence[Sample], how: PackSettings, num_shards: f
 
 
 def _drawn_shards(weights: np.ndarray, mean: float, seed: int, unread: list[float]) -> list[np.ndarray]:
-    """Samples of some shards that have any, of a run with `mean` samples a shard.
+    """Samples of some shards of a run with `mean` samples a shard, no shard empty.
 
-    Dealt by hash, as the run does it, when there are no others than these, few of them several times; else drawn by
-    weight.
+    When these are all samples of the run they are dealt by hash, as the run deals them, several times for few shards.
+    Else shards are drawn by weight.
     """
     num_drawn = max(NUM_DRAWN_SHARDS, math.ceil(LEAST_DRAWN / max(1.0, mean)))
     if not any(unread) and (weights == 1).all():
@@ -183,9 +204,9 @@ def _drawn_shards(weights: np.ndarray, mean: float, seed: int, unread: list[floa
 
 
 def _sizes(mean: float, num: int, seed: int) -> np.ndarray:
-    """Samples in each of `num` shards that have any, int64: Poisson's distribution without its 0.
+    """Samples in each of `num` shards that are not empty, int64: Poisson's distribution without its 0.
 
-    Dealing one sample a shard leaves a third of the shards empty, and 1.6 samples in each of the others.
+    With one sample a shard on average a third of the shards is empty, and the others have 1.6 samples each.
     """
     k = np.arange(1, math.ceil(mean + 12 * math.sqrt(mean)) + 12)
     log_p = k * math.log(mean) - np.cumsum(np.log(k))
@@ -203,25 +224,26 @@ def _normal(deviation: float, *key: int) -> np.ndarray:
     return deviation * np.concatenate([[0.0], drawn])
 
 
-def packs(
-    samples: Sequence[Sample], config: Config, plan: ShardPlan, sums: dict[str, np.ndarray]
-) -> tuple[np.ndarray, np.ndarray]:
+def packs(samples: Sequence[Sample], config: Config, plan: ShardPlan, sums: Totals) -> tuple[np.ndarray, np.ndarray]:
     """Packs for training and for validation, float [1 + NUM_REPLICATES] each."""
     how = settings(config, [sample.pinned for sample in samples])
-    asked = demand(how.budgets, sums["num_tokens"], sums["vision_cost"], sums["num_images"])
-    fraction, num_samples = plan.validation_fraction, float(sums["num_samples"][0])
+    asked = demand(how.budgets, sums.num_tokens, sums.vision_cost, sums.num_images)
+    fraction, num_samples = plan.validation_fraction, float(sums.num_samples[0])
     deviation = math.sqrt(fraction * (1 - fraction) / max(1.0, num_samples))
     of_validation = fraction + _normal(deviation, how.seed, _SPLIT)
-    found = []
-    for share, num_shards in ((1 - of_validation, plan.num_train), (of_validation, plan.num_validation)):
-        most = sums["num_samples"] * share
-        found.append(np.minimum(asked * share * _packs_per_demand(samples, how, num_shards, float(most[0])), most))
-    return found[0], found[1]
+
+    def of_split(share: np.ndarray, num_shards: int) -> np.ndarray:
+        most = sums.num_samples * share
+        return np.minimum(asked * share * _packs_per_demand(samples, how, num_shards, float(most[0])), most)
+
+    return of_split(1 - of_validation, plan.num_train), of_split(of_validation, plan.num_validation)
 
 
 def _packs_per_demand(samples: Sequence[Sample], how: PackSettings, num_shards: int, num_samples: float) -> np.ndarray:
-    """float [1 + NUM_REPLICATES]; 0 without shards. Of a replicate in as many shards as make both errors: that the
-    drawn ones are few, and that the run's own are."""
+    """float [1 + NUM_REPLICATES]; 0 without shards.
+
+    A replicate has as many shards as make both errors: there are few drawn shards, and the run's own are few.
+    """
     if not num_shards:
         return np.zeros(1 + NUM_REPLICATES)
     found = packs_and_demand(samples, how, num_shards, num_samples)
@@ -232,10 +254,10 @@ def _packs_per_demand(samples: Sequence[Sample], how: PackSettings, num_shards: 
     return num_packs / of_shards
 
 
-def interval(values: np.ndarray, *, digits: int | None = None) -> dict:
+def interval(values: np.ndarray, *, digits: int | None = None) -> Estimate:
     """The estimate and the percentiles of its replicates; whole numbers, rounded outwards, unless `digits` is given."""
     low, high = np.percentile(values[1:], INTERVAL)
     estimate, low, high = float(values[0]), float(min(low, values[0])), float(max(high, values[0]))
     if digits is None:
-        return {"estimate": round(estimate), "low": math.floor(low + 1e-6), "high": math.ceil(high - 1e-6)}
-    return {"estimate": round(estimate, digits), "low": round(low, digits), "high": round(high, digits)}
+        return Estimate(estimate=round(estimate), low=math.floor(low + 1e-6), high=math.ceil(high - 1e-6))
+    return Estimate(estimate=round(estimate, digits), low=round(low, digits), high=round(high, digits))

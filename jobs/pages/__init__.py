@@ -1,9 +1,9 @@
 """Pages that open from the file system: one HTML file each, with its figures inside it and nothing to fetch.
 
-Templates (`*.html.jinja`) extend `base.html.jinja`, which has the style, and share `macros.html.jinja`. `drawing` has
-the figures and `packs` the strips of packs; `comparison` fills the page of `jobs.compare`, `run` that of `jobs.pack`
-and `jobs.report`; `pack.html.jinja` is that of `jobs.inspect`. Rejected: a page that draws in the browser (a library to
-ship or fetch, and nothing to see in a mail or a ticket).
+Templates (`*.html.jinja`) extend `base.html.jinja`, which has the style, and share `macros.html.jinja`. `drawing` makes
+the figures and `strips` the pictures of packs. `forecast.comparison_page` fills the page of `jobs.compare`, `run` that
+of `jobs.pack` and `jobs.report`, `published.one_pack` that of `jobs.inspect`. Rejected: a page that draws in the
+browser (it needs a library, and a mail or a ticket does not show it).
 """
 
 import base64
@@ -11,9 +11,11 @@ from pathlib import Path
 
 import jinja2
 
+__all__ = ["data_uri", "render", "share"]
+
 
 def render(template: str, **values) -> str:
-    """The page of a template in this folder; all values are escaped, an unknown one is an error."""
+    """The page of a template in this folder. All values are escaped; an unknown one is an error."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent),
         autoescape=True,
@@ -26,7 +28,7 @@ def render(template: str, **values) -> str:
         "share": share,
         "ratio": "{:.2f}".format,
         "hours": hours,
-        "jpeg": jpeg_uri,
+        "jpeg": lambda data: data_uri(data, "image/jpeg"),
     }
     return environment.get_template(template).render(**values)
 
@@ -37,14 +39,9 @@ def share(value: float | None) -> str:
 
 
 def hours(value: float) -> str:
-    """Hours with as many places as say something: 1,234 and 12.3 and 0.0123."""
+    """Hours, the fewer the more places: 1,234 and 12.3 and 0.0123."""
     places = 0 if abs(value) >= 100 else 1 if abs(value) >= 1 else 2 if abs(value) >= 0.1 else 4
     return f"{value:,.{places}f}"
-
-
-def jpeg_uri(data: bytes) -> str:
-    """A JPEG as the value of a `src`."""
-    return data_uri(data, "image/jpeg")
 
 
 def data_uri(data: bytes, kind: str) -> str:

@@ -4,18 +4,21 @@ from collections.abc import Mapping
 
 import numpy as np
 import yaml
+from matplotlib.figure import Figure
 
 from jobs import pages
 from jobs.pages import drawing, strips
 from jobs.pages.drawing import KIND_COLOURS, Counted, Part, TokenRow
 from packing_udfs import contract, metrics
 from packing_udfs.manifest import Manifest
-from packing_udfs.published import straggler
 from packing_udfs.published.pictures import PAD, RESPONSE
 from packing_udfs.published.shape import Report, Sums
+from packing_udfs.published.straggler import straggler
+
+__all__ = ["PICTURES", "TOKENS_PER_SECOND", "page", "pictures"]
 
 TOKENS_PER_SECOND = 10_000
-"""Of one GPU in training: a round figure to put your own in place of (`--tokens-per-second`)."""
+"""Of one GPU in training: a round figure; give your own with `--tokens-per-second`."""
 WORLD_SIZES = (2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 PICTURES = {"packs": "report/packs.png", "histograms": "report/histograms.png"}  # in the repository, for its card
 
@@ -56,7 +59,7 @@ def pictures(report: Report, manifests: Mapping[str, Manifest], drawn: Mapping[s
 
 
 def _in_order(report: Report) -> list[str]:
-    """The splits, the output's first, whatever order the report has them in."""
+    """The splits, the output's first."""
     return sorted(report.splits, key=lambda split: (split != report.config["output"]["split"], split))
 
 
@@ -92,20 +95,18 @@ def _split(report: Report, split: str, manifest: Manifest, drawn: list[dict]) ->
 
 
 def _saved(report: Report, tokens_per_second: int) -> dict:
-    """Positions that packs spare against naive padding, over all splits, and GPU-hours for them."""
-    parts = [(part.sums, report.config["pack"]["seq_len"]) for part in report.splits.values()]
-    naive = sum(sums.naive_tokens for sums, _ in parts)
-    packed = sum(sums.num_packs * seq_len for sums, seq_len in parts)
+    """Positions that packs save against naive padding, over all splits, and GPU-hours for them."""
+    sums = [part.sums for part in report.splits.values()]
+    naive = sum(part.naive_tokens for part in sums)
+    num_tokens = naive - sum(part.num_packs for part in sums) * report.config["pack"]["seq_len"]
     return {
-        "naive": naive,
-        "packed": packed,
-        "num_tokens": naive - packed,
-        "share": (naive - packed) / naive if naive else None,
-        "gpu_hours": (naive - packed) / tokens_per_second / 3600,
+        "num_tokens": num_tokens,
+        "share": num_tokens / naive if naive else None,
+        "gpu_hours": num_tokens / tokens_per_second / 3600,
     }
 
 
-def _positions(sums: Sums, num_label_tokens: int, seq_len: int) -> drawing.Figure:
+def _positions(sums: Sums, num_label_tokens: int, seq_len: int) -> Figure:
     """Positions of an epoch: padded in batches, packed, and in as many packs as the bound."""
     tokens = sums.num_tokens
     bars = {
@@ -122,41 +123,34 @@ def _positions(sums: Sums, num_label_tokens: int, seq_len: int) -> drawing.Figur
     return drawing.stacked(list(bars), parts, notes, "positions in one epoch, tokens and padding")
 
 
-def _stragglers(manifest: Manifest) -> dict | None:
-    """The straggler for every world size that has a step, one pack a rank, as a table and its picture."""
+def _stragglers(manifest: Manifest) -> str | None:
+    """The straggler for every world size that has a step, one pack a rank, drawn."""
     sizes = [size for size in WORLD_SIZES if size <= manifest.num_packs]
     if not sizes:
         return None
-    series = {
-        "vision cost": [straggler.straggler(manifest.row_groups, size) for size in sizes],
-        "attention cost (squared sample lengths)": [
-            straggler.straggler(manifest.row_groups, size, cost="attention_cost") for size in sizes
-        ],
-    }
+    costs = {"vision cost": "vision_cost", "attention cost (squared sample lengths)": "attention_cost"}
+    series = {name: [straggler(manifest.row_groups, size, cost=cost) for size in sizes] for name, cost in costs.items()}
     figure = drawing.lines(sizes, series, "ranks, one pack each", "largest of a step / mean")
-    return {"sizes": sizes, "series": series, "picture": drawing.png_uri(figure)}
+    return drawing.png_uri(figure)
 
 
-def _histograms(report: Report, split: str, info: dict) -> dict[str, drawing.Figure]:
-    counts = {name: _by_value(found) for name, found in report.splits[split].sums.histograms.items()}
+def _histograms(report: Report, split: str, info: dict) -> dict[str, Figure]:
+    counts = report.splits[split].sums.histograms
     pack, unit = report.config["pack"], info["vision_unit"]
-    budget = pack["max_vision_cost"]
+
+    def panel(name: str, title: str, xlabel: str, limit: int | None = None, is_linear: bool = False) -> Counted:
+        by_value = {int(value): counts[name][value] for value in sorted(counts[name], key=int)}
+        ylabel = "samples" if name.startswith("sample_") else "packs"
+        return Counted(title=title, xlabel=xlabel, ylabel=ylabel, counts=by_value, limit=limit, is_linear=is_linear)
+
     of_samples = [
-        Counted(title="Length", xlabel="tokens", ylabel="samples", counts=counts["sample_tokens"],
-                limit=info["seq_len"]),
-        Counted(title="Images", xlabel="images", ylabel="samples", counts=counts["sample_images"],
-                limit=pack["max_images_per_sample"]),
-        Counted(title="Vision cost", xlabel=unit, ylabel="samples", counts=counts["sample_vision"], limit=budget),
-    ]  # fmt: skip
+        panel("sample_tokens", "Length", "tokens", info["seq_len"]),
+        panel("sample_images", "Images", "images", pack["max_images_per_sample"]),
+        panel("sample_vision", "Vision cost", unit, pack["max_vision_cost"]),
+    ]
     of_packs = [
-        Counted(title="Fill", xlabel="tokens, % of seq_len", ylabel="packs", counts=counts["pack_fill"],
-                is_linear=True),
-        Counted(title="Images", xlabel="images", ylabel="packs", counts=counts["pack_images"],
-                limit=pack["max_images_per_pack"]),
-        Counted(title="Vision cost", xlabel=unit, ylabel="packs", counts=counts["pack_vision"], limit=budget),
-    ]  # fmt: skip
+        panel("pack_fill", "Fill", "tokens, % of seq_len", is_linear=True),
+        panel("pack_images", "Images", "images", pack["max_images_per_pack"]),
+        panel("pack_vision", "Vision cost", unit, pack["max_vision_cost"]),
+    ]
     return {"samples": drawing.counted(of_samples), "packs": drawing.counted(of_packs)}
-
-
-def _by_value(counts: dict[str, int]) -> dict[int, int]:
-    return {int(value): counts[value] for value in sorted(counts, key=int)}

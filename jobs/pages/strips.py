@@ -1,12 +1,15 @@
-"""Packs as strips: tokens by kind from left to right, a band of samples above, and images where they stand below.
+"""Packs as strips: tokens by kind from left to right, a band of samples above, and images below their placeholders.
 
-A strip is plain geometry in a view box of `WIDTH` units, drawn as SVG by `macros.html.jinja`, so that it is sharp at
-any size and says on hovering what each part is.
+A strip is geometry in a view box of `WIDTH` units. `macros.html.jinja` draws it as SVG, which is sharp at any size and
+shows on hovering what each part is.
 """
 
 from collections.abc import Sequence
 
 from jobs.pages.drawing import KIND_COLOURS, KIND_NAMES
+from packing_udfs.published.pictures import PAD
+
+__all__ = ["legend", "strip"]
 
 WIDTH = 1000
 # Alternating, so that neighbours differ; none is a colour of a kind of token.
@@ -16,9 +19,10 @@ BAND, BAR, DROP = 8, 30, 22  # units: heights of the band, the strip, and the li
 
 
 def strip(pack: dict, seq_len: int, sources: Sequence[str]) -> dict:
-    """The geometry of one pack as `published.pictures.draw` gives it. `sources`: their order fixes their colours."""
+    """The geometry of a pack of `published.pictures.draw`. `sources`: their order fixes their colours."""
     scale = WIDTH / max(seq_len, pack["num_tokens"])
-    runs = [*pack["runs"], *([[3, seq_len - pack["num_tokens"]]] if pack["num_tokens"] < seq_len else [])]
+    padding = seq_len - pack["num_tokens"]
+    runs = [*pack["runs"], [PAD, padding]] if padding > 0 else pack["runs"]
     images = _images(pack["images"], scale)
     return {
         **{name: pack[name] for name in ("row", "num_tokens", "num_label_tokens", "vision_cost", "num_images")},
@@ -36,7 +40,7 @@ def _kinds(runs: list[list[int]], scale: float) -> list[dict]:
     found, at = [], 0
     for kind, num_tokens in runs:
         found.append({
-            "x": _number(at * scale), "y": BAND + 2, "width": _number(num_tokens * scale), "height": BAR,
+            "x": at * scale, "y": BAND + 2, "width": num_tokens * scale, "height": BAR,
             "colour": KIND_COLOURS[kind], "title": f"{num_tokens:,} tokens: {KIND_NAMES[kind]}",
         })  # fmt: skip
         at += num_tokens
@@ -48,7 +52,7 @@ def _samples(samples: list[dict], scale: float, sources: Sequence[str]) -> list[
     for i, sample in enumerate(samples):
         shades = SOURCE_COLOURS[sources.index(sample["source"]) % len(SOURCE_COLOURS)]
         found.append({
-            "x": _number(at * scale), "width": _number(sample["num_tokens"] * scale), "height": BAND,
+            "x": at * scale, "width": sample["num_tokens"] * scale, "height": BAND,
             "cut": BAND + 2 + BAR, "colour": shades[i % 2],
             "title": f"sample {sample['id']} of {sample['source']}: {sample['num_tokens']:,} tokens, "
                      f"{sample['num_label_tokens']:,} trained, {sample['num_images']} images",
@@ -58,7 +62,7 @@ def _samples(samples: list[dict], scale: float, sources: Sequence[str]) -> list[
 
 
 def _images(images: list[dict], scale: float) -> list[dict]:
-    """Images below the middle of their placeholders, moved aside where they would overlap; those that have room."""
+    """Images below the middle of their placeholders, moved aside where they would overlap. The last may lack room."""
     sizes = [_size(image) for image in images]
     while sum(width + GAP for width, _ in sizes) > WIDTH:
         sizes.pop()
@@ -73,8 +77,8 @@ def _images(images: list[dict], scale: float) -> list[dict]:
     top = BAND + 2 + BAR
     return [
         {
-            "x": _number(left), "y": top + DROP, "width": _number(width), "height": _number(height), "top": top,
-            "from": _number(centre), "to": _number(left + width / 2), "drop": top + DROP,
+            "x": left, "y": top + DROP, "width": width, "height": height, "top": top,
+            "from": centre, "to": left + width / 2, "drop": top + DROP,
             "src": None if image["jpeg"] is None else f"data:image/jpeg;base64,{image['jpeg']}",
             "title": f"{image['width']} × {image['height']} pixels, {image['num_tokens']:,} tokens",
         }
@@ -86,11 +90,6 @@ def _size(image: dict) -> tuple[float, float]:
     """Width and height in units, the longer one THUMB, none below a sixth of it."""
     longer = max(image["width"], image["height"])
     return max(THUMB * image["width"] / longer, THUMB / 6), max(THUMB * image["height"] / longer, THUMB / 6)
-
-
-def _number(value: float) -> str:
-    """Two places, the same on any machine."""
-    return f"{value:.2f}"
 
 
 def legend(sources: Sequence[str]) -> list[dict]:

@@ -34,20 +34,20 @@ def test_packs_are_as_many_as_was_said(spark, repo, case):
     num_packs = sum(split["totals"]["num_packs"] for split in report["splits"].values())
     num_tokens = sum(split["totals"]["num_tokens"] for split in report["splits"].values())
     assert num_packs > 50
-    assert said["num_packs"]["estimate"] == pytest.approx(num_packs, rel=0.05)
-    assert said["num_tokens"]["estimate"] == pytest.approx(num_tokens, rel=0.05)
-    assert said["num_shards"] == sum(split["totals"]["num_files"] for split in report["splits"].values())
+    assert said.num_packs.estimate == pytest.approx(num_packs, rel=0.05)
+    assert said.num_tokens.estimate == pytest.approx(num_tokens, rel=0.05)
+    assert said.num_shards == sum(split["totals"]["num_files"] for split in report["splits"].values())
     written = sum(split["totals"]["num_bytes"] for split in report["splits"].values())
-    assert said["upload_bytes"]["estimate"] == pytest.approx(written, rel=0.1)
+    assert said.upload_bytes.estimate == pytest.approx(written, rel=0.1)
 
 
 def test_the_demo_is_read_as_a_whole_and_foreseen(spark, source, packed):
     said = forecast(config.parse(demo_tree("user/packed")))
     total = packed["splits"]["train"]["totals"]
-    assert said["num_packs"]["low"] <= total["num_packs"] <= said["num_packs"]["high"]
-    assert said["num_tokens"]["estimate"] == total["num_tokens"]
-    assert said["num_samples"]["estimate"] == total["num_samples"]
-    assert said["quarantine_in_sample"] == packed["quarantine"]
-    assert said["num_duplicates"]["estimate"] == sum(source["num_duplicates"] for source in packed["sources"])
-    assert said["num_files"] == total["num_files"] + 8  # README, two reports, two pictures, two manifests, quarantine
-    assert said["num_commits"] == 1
+    assert said.num_packs.low <= total["num_packs"] <= said.num_packs.high
+    assert said.num_tokens.estimate == total["num_tokens"]
+    assert said.num_samples.estimate == total["num_samples"]
+    assert said.quarantine_in_sample == packed["quarantine"]
+    assert said.num_duplicates.estimate == sum(source["num_duplicates"] for source in packed["sources"])
+    assert said.num_files == total["num_files"] + 8  # README, two reports, two pictures, two manifests, quarantine
+    assert said.num_commits == 1

@@ -72,7 +72,7 @@ def test_a_slice_of_a_parquet_file_is_those_rows(parquet, start, stop):
 def test_so_many_rows_are_drawn_and_none_twice(parquet, num_rows):
     reader = open_reader(parquet)
     parts = _choose(reader, parquet, num_rows, (3,))
-    rows = [(row[FILE], row[ROW]) for part in parts for some in _read(reader, part) for row in some]
+    rows = [(row[FILE], row[ROW]) for part in parts for row in _read(reader, part)]
     assert len(set(rows)) == len(rows)
     assert num_rows <= len(rows) < num_rows + max(1, num_rows // 16)
     assert len({part.file for part in parts}) == (1 if num_rows == 1 else 3)
@@ -87,7 +87,7 @@ def test_a_seed_draws_its_own_rows(parquet):
 def test_files_without_random_access_give_their_first_rows(lines):
     reader = open_reader(lines)
     parts = _choose(reader, lines, 20, (0,))
-    rows = {(row[FILE], row[ROW]) for part in parts for some in _read(reader, part) for row in some}
+    rows = {(row[FILE], row[ROW]) for part in parts for row in _read(reader, part)}
     assert rows == {(f"{i}.jsonl", row) for i in range(2) for row in range(10)}
     whole = _choose(reader, lines, 80, (0,))
     assert sum(part.stop - part.start for part in whole) == 80

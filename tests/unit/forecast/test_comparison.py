@@ -12,13 +12,14 @@ from hypothesis import strategies as st
 from jobs import compare
 from jobs.forecast import comparison as comparison_module
 from jobs.forecast import comparison_page
-from jobs.forecast.stages import Samples, make_stages, row_sums, stage_figures
+from jobs.forecast.stages import Samples, StageFigures, make_stages, row_sums, stage_figures
 from jobs.pages import share
 from jobs.sources.sample import share_out
 from packing_udfs import config, config_file
 from packing_udfs.encode.encoder import Encoder
 from packing_udfs.encode.processor import fetch
 from packing_udfs.metrics import NAIVE_BATCH
+from packing_udfs.published.pictures import IMAGE
 from tests.unit.demo_samples import DEMO, as_spark_gives, demo_rows
 
 STAGES = ["naive_padding", "constrained_padding", "greedy", "first_fit_decreasing", "balanced"]
@@ -30,7 +31,7 @@ def made_samples(lengths: list[int], vision_costs: list[int]) -> Samples:
     none = [np.empty(0)] * len(lengths)
     costs = np.asarray(vision_costs)
     return Samples(
-        ids=np.arange(len(lengths)), input_ids=none, is_trained=none, is_image=none, image_num_tokens=none, images=none,
+        ids=np.arange(len(lengths)), input_ids=none, kinds=none, image_num_tokens=none, images=none,
         lengths=np.asarray(lengths), vision_costs=costs, num_images=np.minimum(costs, 1),
     )  # fmt: skip
 
@@ -47,7 +48,9 @@ def made_config(seq_len: int, num_packs_per_row_group: int = 4, **pack) -> confi
     )
 
 
-def figures_of(samples: Samples, settings: config.Config, *, global_batch_size=2, scale=Fraction(1)) -> dict[str, dict]:
+def figures_of(
+    samples: Samples, settings: config.Config, *, global_batch_size=2, scale=Fraction(1)
+) -> dict[str, StageFigures]:
     stages = make_stages(samples, settings)
     return {stage.name: stage_figures(stage, samples, settings, global_batch_size, scale) for stage in stages}
 
@@ -57,7 +60,7 @@ FIVE = made_samples([6, 2, 4, 12, 3], [3, 0, 2, 0, 2])
 
 
 @pytest.fixture(scope="module")
-def five() -> dict[str, dict]:
+def five() -> dict[str, StageFigures]:
     return figures_of(FIVE, made_config(10, max_vision_cost=4), scale=Fraction(3, 2))
 
 
@@ -73,56 +76,56 @@ def five() -> dict[str, dict]:
 )
 def test_stage_in_numbers(five, name, rows, positions, waste, lost, tokens_lost, steps):
     got = five[name]
-    assert (got["num_rows"], got["num_positions"], got["waste"]) == (rows, positions, waste)
-    assert (got["num_samples_lost"], got["num_tokens_lost"], got["num_steps"]) == (lost, tokens_lost, steps)
-    assert got["num_samples"] + lost == 5
-    assert got["num_tokens"] + tokens_lost == 27
+    assert (got.num_rows, got.num_positions, got.waste) == (rows, positions, waste)
+    assert (got.num_samples_lost, got.num_tokens_lost, got.num_steps) == (lost, tokens_lost, steps)
+    assert got.num_samples + lost == 5
+    assert got.num_tokens + tokens_lost == 27
 
 
 def test_packing_by_length_breaks_the_vision_budget(five):
     """First-fit decreasing puts 6 and 4 together, whose vision costs 3 and 2 are over 4."""
-    over = {name: (five[name]["num_rows_over_budget"], five[name]["largest_vision_cost"]) for name in STAGES[2:]}
+    over = {name: (five[name].num_rows_over_budget, five[name].largest_vision_cost) for name in STAGES[2:]}
     assert over == {"greedy": (0, 4), "first_fit_decreasing": (1, 5), "balanced": (0, 4)}
 
 
 def test_bounds_are_of_the_budgets_that_a_stage_keeps():
     """15 tokens of 10 a pack need 2; a vision cost of 12, at 4 a pack, needs 3."""
     got = figures_of(made_samples([6, 2, 4, 3], [4, 4, 4, 0]), made_config(10, max_vision_cost=4))
-    assert [got[name]["bound"] for name in STAGES] == [None, None, 2, 2, 3]
-    assert (got["balanced"]["num_rows"], got["balanced"]["over_bound"]) == (3, 0.0)
+    assert [got[name].bound for name in STAGES] == [None, None, 2, 2, 3]
+    assert (got["balanced"].num_rows, got["balanced"].over_bound) == (3, 0.0)
 
 
 def test_too_many_images_in_a_pack_count_as_over_budget():
     got = figures_of(made_samples([5, 5], [1, 1]), made_config(10, max_images_per_pack=1))
-    assert got["first_fit_decreasing"]["num_rows_over_budget"] == 1
-    assert (got["balanced"]["num_rows_over_budget"], got["balanced"]["num_rows"]) == (0, 2)
+    assert got["first_fit_decreasing"].num_rows_over_budget == 1
+    assert (got["balanced"].num_rows_over_budget, got["balanced"].num_rows) == (0, 2)
 
 
 def test_naive_padding_is_by_batch():
     """One sample of 100 tokens costs its own batch only."""
     got = figures_of(made_samples([100] + [10] * (2 * NAIVE_BATCH - 1), [0] * 2 * NAIVE_BATCH), made_config(100))
-    assert got["naive_padding"]["num_positions"] == NAIVE_BATCH * 100 + NAIVE_BATCH * 10
+    assert got["naive_padding"].num_positions == NAIVE_BATCH * 100 + NAIVE_BATCH * 10
 
 
 def test_straggler_of_ranks_with_a_row_each():
     """Eight samples, one with all the vision: the busiest of 8 ranks has 8 times the mean."""
     got = figures_of(made_samples([10] * 8, [9] + [0] * 7), made_config(10))
-    assert {got[name]["straggler_8"] for name in STAGES} == {8.0}
-    assert figures_of(made_samples([10] * 7, [9] + [0] * 6), made_config(10))["naive_padding"]["straggler_8"] is None
+    assert {got[name].straggler_8 for name in STAGES} == {8.0}
+    assert figures_of(made_samples([10] * 7, [9] + [0] * 6), made_config(10))["naive_padding"].straggler_8 is None
 
 
 def test_balanced_packs_meet_their_like():
     """64 packs of which half cost 1 and half 3: dealt by row groups, every step is of one kind."""
     got = figures_of(made_samples([10] * 64, [1, 3] * 32), made_config(10, num_packs_per_row_group=2))
-    assert got["balanced"]["straggler_8"] == 1.0
-    assert got["first_fit_decreasing"]["straggler_8"] > 1.2
+    assert got["balanced"].straggler_8 == 1.0
+    assert got["first_fit_decreasing"].straggler_8 > 1.2
 
 
 def test_no_sample_fits():
     got = figures_of(made_samples([20, 30], [1, 1]), made_config(10))
     for name in STAGES[1:]:
-        assert (got[name]["num_rows"], got[name]["waste"], got[name]["num_samples_lost"]) == (0, None, 2)
-        assert (got[name]["num_steps"], got[name]["over_bound"]) == (0, None)
+        assert (got[name].num_rows, got[name].waste, got[name].num_samples_lost) == (0, None, 2)
+        assert (got[name].num_steps, got[name].over_bound) == (0, None)
 
 
 @given(
@@ -164,8 +167,15 @@ def demo() -> comparison_module.Comparison:
     settings = config_file.load(CONF, [f"processor.path={DEMO / 'processor'}"])
     processor = fetch(settings.processor.path)
     sources = [
-        {"name": name, "repo": "user/demo-source", "config": name, "split": "train", "commit": "0" * 40}
-        | {"num_rows": num_rows, "num_rows_read": num_rows}
+        comparison_module.SourceFigures(
+            name=name,
+            repo="user/demo-source",
+            config=name,
+            split="train",
+            commit="0" * 40,
+            num_rows=num_rows,
+            num_rows_read=num_rows,
+        )
         for name, num_rows in (("charts_and_pages", 136), ("photos_and_drawings", 93))
     ]
     frame = as_spark_gives(demo_rows())
@@ -193,28 +203,28 @@ def test_json(demo):
 def test_printed_table(demo):
     header, *lines = comparison_module.as_text(demo.figures).splitlines()
     assert header.split() == ["waste", "lost", "rows", "bound", "over", "budget", "straggler", "steps"]
-    assert [line[:20].strip() for line in lines] == [stage["title"] for stage in demo.figures["stages"]]
-    naive = demo.figures["stages"][0]
-    expected = [f"{naive['waste']:.1%}", "0", "219", "–", "–", f"{naive['straggler_8']:.3f}", "7"]  # ⌈219 / 32⌉ steps
+    assert [line[:20].strip() for line in lines] == [stage.title for stage in demo.figures.stages]
+    naive = demo.figures.stages[0]
+    expected = [f"{naive.waste:.1%}", "0", "219", "–", "–", f"{naive.straggler_8:.3f}", "7"]  # ⌈219 / 32⌉ steps
     assert lines[0].split()[2:] == expected
 
 
 def test_every_demo_row_has_an_outcome(demo):
     """229 rows: two duplicates, and as the demo's README has it, three broken images, one without texts, four rated 1
     throughout. The row of 10,200 tokens is a sample, which no packing takes."""
-    sample = demo.figures["sample"]
-    assert (sample["num_selected"], sample["num_duplicates"], sample["num_samples"]) == (229, 2, 219)
-    assert sum(sample["quarantine"].values()) == 8
-    assert sample["longest"] > 10_000
-    assert [stage["num_samples_lost"] for stage in demo.figures["stages"][:4]] == [0, 1, 1, 1]
+    sample = demo.figures.sample
+    assert (sample.num_selected, sample.num_duplicates, sample.num_samples) == (229, 2, 219)
+    assert sum(sample.quarantine.values()) == 8
+    assert sample.longest > 10_000
+    assert [stage.num_samples_lost for stage in demo.figures.stages[:4]] == [0, 1, 1, 1]
 
 
 def test_samples_are_what_the_encoder_makes(demo):
     samples = demo.samples
     assert len(samples.images) == len(samples) == 219
     for i in range(len(samples)):
-        assert len(samples.input_ids[i]) == samples.lengths[i] == len(samples.is_trained[i])
-        assert samples.is_image[i].sum() == samples.image_num_tokens[i].sum() == 64 * samples.vision_costs[i]
+        assert len(samples.input_ids[i]) == samples.lengths[i] == len(samples.kinds[i])
+        assert (samples.kinds[i] == IMAGE).sum() == samples.image_num_tokens[i].sum() == 64 * samples.vision_costs[i]
         assert len(samples.images[i]) == samples.num_images[i] == len(samples.image_num_tokens[i])
     assert samples.num_images.max() > 1
 
@@ -233,9 +243,9 @@ def test_page_fetches_nothing(page):
 def test_page_has_every_stage_with_its_picture(page, demo):
     for number, anchor in enumerate(["samples", "naive_padding", "constrained_padding", "length_packing", "balanced"]):
         assert re.search(rf'<h2 id="{anchor}">{number + 1}\. ', page)
-    for stage in demo.figures["stages"]:
-        assert f"<td>{stage['title']}</td>" in page
-        assert share(stage["waste"]) in page
+    for stage in demo.figures.stages:
+        assert f"<td>{stage.title}</td>" in page
+        assert share(stage.waste) in page
     # One of positions, one for each of the five layouts, two of histograms; photos are JPEG.
     assert page.count('src="data:image/png') == 1 + 5 + 2
     assert page.count('src="data:image/jpeg') >= 3
@@ -253,19 +263,19 @@ def test_page_shows_prompt_response_and_tokens(page):
 def test_same_data_gives_the_same_bytes(demo, page):
     shuffled = demo.frame.sample(frac=1, random_state=3)
     processor = fetch(str(DEMO / "processor"))
-    settings = config.parse(demo.figures["config"])
-    again = comparison_module.lay_out(settings, processor, demo.encoder, demo.figures["sources"], shuffled, 32)
+    settings = config.parse(demo.figures.config)
+    again = comparison_module.lay_out(settings, processor, demo.encoder, demo.figures.sources, shuffled, 32)
     assert comparison_module.as_json(again.figures) == comparison_module.as_json(demo.figures)
     assert comparison_page.page(again) == page
 
 
 def test_page_when_nothing_fits_no_budget_is_set_and_a_name_is_html(demo):
-    tree = demo.figures["config"]
+    tree = demo.figures.config
     tree = tree | {"pack": tree["pack"] | {"seq_len": 8, "max_vision_cost": None, "max_images_per_sample": None}}
-    sources = [demo.figures["sources"][0] | {"name": "<script>alert(1)</script>"}]
+    sources = [demo.figures.sources[0].model_copy(update={"name": "<script>alert(1)</script>"})]
     processor = fetch(str(DEMO / "processor"))
     found = comparison_module.lay_out(config.parse(tree), processor, demo.encoder, sources, demo.frame.head(30), 32)
-    assert [stage["num_rows"] for stage in found.figures["stages"]][1:] == [0, 0, 0, 0]
+    assert [stage.num_rows for stage in found.figures.stages][1:] == [0, 0, 0, 0]
     page = comparison_page.page(found)
     assert "no vision budget" in page
     assert "None" not in re.sub(r"<pre>.*</pre>", "", page, flags=re.DOTALL)
@@ -276,9 +286,9 @@ def test_page_when_nothing_fits_no_budget_is_set_and_a_name_is_html(demo):
 def test_nothing_to_pack(demo):
     broken = demo.frame[demo.frame["reason"].notna()]
     processor = fetch(str(DEMO / "processor"))
-    settings = config.parse(demo.figures["config"])
+    settings = config.parse(demo.figures.config)
     with pytest.raises(ValueError, match=r"none of the 5 rows read can be packed: .*'ratings': 4"):
-        comparison_module.lay_out(settings, processor, demo.encoder, demo.figures["sources"], broken, 32)
+        comparison_module.lay_out(settings, processor, demo.encoder, demo.figures.sources, broken, 32)
 
 
 @pytest.mark.parametrize(

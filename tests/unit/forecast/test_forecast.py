@@ -10,7 +10,7 @@ import pytest
 
 from jobs.forecast import estimates
 from jobs.forecast import forecast as module
-from jobs.forecast.forecast import as_text, forecast
+from jobs.forecast.forecast import Forecast, as_text, forecast
 from jobs.plan import main as plan_command
 from jobs.shards import plan
 from packing_udfs import config, knapsack
@@ -42,42 +42,40 @@ def job(repo: str, source: dict | None = None, **sections) -> config.Config:
 
 
 @pytest.fixture(scope="module")
-def whole(repo) -> dict:
+def whole(repo) -> Forecast:
     """The forecast from all rows."""
     return forecast(job(repo), max_rows=NUM_ROWS, global_batch_size=16)
 
 
 def test_of_rows_that_are_all_read_nothing_but_the_shuffle_is_uncertain(whole):
-    assert whole["sources"][0]["num_rows_read"] == NUM_ROWS
+    assert whole.sources[0].num_rows_read == NUM_ROWS
     for name in ("num_samples", "num_tokens", "num_label_tokens", "num_images", "vision_cost"):
-        assert whole[name]["low"] == whole[name]["estimate"] == whole[name]["high"] > 0
-    assert whole["upload_bytes"]["low"] > 0.99 * whole["upload_bytes"]["high"]
-    assert whole["num_samples"]["estimate"] + whole["num_duplicates"]["estimate"] == NUM_ROWS
-    packs = whole["num_packs"]
-    assert packs["low"] <= packs["estimate"] <= packs["high"] <= packs["low"] * 1.02
-    least = max(whole["num_tokens"]["estimate"] / 4096, whole["vision_cost"]["estimate"] / 56)
-    assert least <= packs["low"]
-    assert whole["fill"]["estimate"] == pytest.approx(
-        whole["num_tokens"]["estimate"] / packs["estimate"] / 4096, rel=3e-3
-    )
-    assert whole["num_steps"]["estimate"] == packs["estimate"] // 16
+        assert getattr(whole, name).low == getattr(whole, name).estimate == getattr(whole, name).high > 0
+    assert whole.upload_bytes.low > 0.99 * whole.upload_bytes.high
+    assert whole.num_samples.estimate + whole.num_duplicates.estimate == NUM_ROWS
+    packs = whole.num_packs
+    assert packs.low <= packs.estimate <= packs.high <= packs.low * 1.02
+    least = max(whole.num_tokens.estimate / 4096, whole.vision_cost.estimate / 56)
+    assert least <= packs.low
+    assert whole.fill.estimate == pytest.approx(whole.num_tokens.estimate / packs.estimate / 4096, rel=3e-3)
+    assert whole.num_steps.estimate == packs.estimate // 16
 
 
 def test_images_are_those_of_the_rows(whole):
     rows = drawn_sources.rows(NUM_ROWS, 0)
-    assert whole["num_images"]["estimate"] == sum(len(row["images"]) for row in rows)
-    assert whole["num_quarantined"]["estimate"] == 0
+    assert whole.num_images.estimate == sum(len(row["images"]) for row in rows)
+    assert whole.num_quarantined.estimate == 0
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_a_third_of_the_rows_tells_of_the_rest(repo, whole, seed):
     """Within the 5 % that are promised; intervals are meant to hold nine times in ten, and hold for these seeds."""
     found = forecast(job(repo, shards={"num_shards": 4, "seed": seed}), max_rows=420)
-    assert found["sources"][0]["num_rows_read"] in range(400, 480)
-    assert found["num_packs"]["estimate"] == pytest.approx(whole["num_packs"]["estimate"], rel=0.05)
+    assert found.sources[0].num_rows_read in range(400, 480)
+    assert found.num_packs.estimate == pytest.approx(whole.num_packs.estimate, rel=0.05)
     for name in ("num_packs", "num_tokens", "num_samples"):
-        assert found[name]["low"] <= whole[name]["estimate"] <= found[name]["high"], name
-    assert 0.01 < found["num_packs"]["high"] / found["num_packs"]["low"] - 1 < 0.15
+        assert getattr(found, name).low <= getattr(whole, name).estimate <= getattr(found, name).high, name
+    assert 0.01 < found.num_packs.high / found.num_packs.low - 1 < 0.15
 
 
 def test_the_same_seed_says_the_same(repo):
@@ -88,24 +86,24 @@ def test_limits_and_weights_are_applied(repo, whole):
     """Half the rows, three times each: one and a half times as much of everything."""
     found = forecast(job(repo, {"limit": NUM_ROWS // 2, "weight": 3.0}), max_rows=NUM_ROWS)
     for name in ("num_samples", "num_tokens", "num_packs"):
-        assert found[name]["estimate"] == pytest.approx(1.5 * whole[name]["estimate"], rel=0.02)
-    assert found["sources"][0]["num_rows_used"] == 1.5 * NUM_ROWS
+        assert getattr(found, name).estimate == pytest.approx(1.5 * getattr(whole, name).estimate, rel=0.02)
+    assert found.sources[0].num_rows_used == 1.5 * NUM_ROWS
 
 
 def test_a_weight_is_met_about(repo, whole):
     """Hashes take half of 1,200 rows give or take √(1200 / 4) = 17, in nine of ten runs by no more than 28."""
     found = forecast(job(repo, {"weight": 0.5}), max_rows=NUM_ROWS)
-    samples, middle = found["num_samples"], NUM_ROWS / 2
-    assert samples["estimate"] == middle
-    assert [samples["low"], samples["high"]] == pytest.approx([middle - 28, middle + 28], abs=5)
-    assert found["num_packs"]["high"] / found["num_packs"]["low"] > 1.08
+    samples, middle = found.num_samples, NUM_ROWS / 2
+    assert samples.estimate == middle
+    assert [samples.low, samples.high] == pytest.approx([middle - 28, middle + 28], abs=5)
+    assert found.num_packs.high / found.num_packs.low > 1.08
 
 
 def test_steps_are_of_training_packs(repo, whole):
     found = forecast(job(repo, shards={"validation_fraction": 0.25}), max_rows=NUM_ROWS, global_batch_size=1)
-    assert found["num_steps"]["estimate"] == pytest.approx(0.75 * found["num_packs"]["estimate"], rel=0.02)
+    assert found.num_steps.estimate == pytest.approx(0.75 * found.num_packs.estimate, rel=0.02)
     none = forecast(job(repo), max_rows=200, global_batch_size=1 << 20)
-    assert none["num_steps"]["high"] == 0
+    assert none.num_steps.high == 0
     assert "1048576 packs a step are more than" in module.as_text(none)
 
 
@@ -113,28 +111,28 @@ def test_reasons_are_said(repo):
     found = forecast(
         job(repo, pack={"seq_len": 1200, "max_vision_cost": 56}, quality={"max_quarantine_fraction": 1.0}), max_rows=200
     )
-    (reason,) = found["quarantine_in_sample"]
-    count, read = found["quarantine_in_sample"][reason], found["sources"][0]["num_rows_read"]
+    (reason,) = found.quarantine_in_sample
+    count, read = found.quarantine_in_sample[reason], found.sources[0].num_rows_read
     assert reason == "too_long"
     assert f"\n  {count:,} of {read:,} rows read: too_long" in module.as_text(found)
 
 
 def test_small_shards_pack_worse(repo, whole):
     found = forecast(job(repo, shards={"num_shards": 256}), max_rows=NUM_ROWS)
-    assert found["num_tokens"] == whole["num_tokens"]
-    assert found["num_packs"]["low"] > 1.01 * whole["num_packs"]["high"]
+    assert found.num_tokens == whole.num_tokens
+    assert found.num_packs.low > 1.01 * whole.num_packs.high
 
 
 @pytest.mark.parametrize("num_shards", [1 << 11, 1 << 16])
 def test_there_are_no_more_packs_than_samples(repo, whole, num_shards):
     """Shards of hardly a sample: one pack each of those that have any, which are 2¹⁶ × (1 − e^(−1200 / 2¹⁶)) or so."""
-    samples = whole["num_samples"]["estimate"]
+    samples = whole.num_samples.estimate
     with_any = num_shards * -math.expm1(-samples / num_shards)
     for max_rows in (NUM_ROWS, 420):
         found = forecast(job(repo, shards={"num_shards": num_shards}), max_rows=max_rows)
-        assert found["num_packs"]["estimate"] == pytest.approx(with_any, rel=0.08)
-        assert found["num_packs"]["high"] <= found["num_samples"]["high"]
-        assert 0.9 * with_any < found["num_packs"]["low"]
+        assert found.num_packs.estimate == pytest.approx(with_any, rel=0.08)
+        assert found.num_packs.high <= found.num_samples.high
+        assert 0.9 * with_any < found.num_packs.low
 
 
 @pytest.mark.parametrize(("mean", "expected"), [(1e-4, 1.0), (1.0, 1.582), (5.0, 5.034), (300.0, 300.0)])
@@ -175,20 +173,20 @@ def test_rows_that_cannot_be_read_are_an_error_of_the_source(repo, session_hub, 
 def test_rows_that_are_set_aside_are_counted(repo, whole):
     found = forecast(job(repo, pack={"max_vision_cost": 56, "max_images_per_sample": 1}), max_rows=NUM_ROWS)
     several = sum(len(row["images"]) > 1 for row in drawn_sources.rows(NUM_ROWS, 0))
-    assert found["quarantine_in_sample"] == {"too_many_images": several}
-    assert found["num_quarantined"]["estimate"] == several
-    assert any("the run fails" in text for text in found["warnings"]) == (several > 0.05 * NUM_ROWS)
+    assert found.quarantine_in_sample == {"too_many_images": several}
+    assert found.num_quarantined.estimate == several
+    assert any("the run fails" in text for text in found.warnings) == (several > 0.05 * NUM_ROWS)
 
 
 def test_files_commits_memory_and_disk(repo):
     """64 shards: README, two reports, two pictures, two manifests; four parts of 19, one for the rest, the merge."""
     settings = job(repo, shards={"num_shards": 64}, output={"repo": "user/forecast", "max_operations_per_commit": 20})
     found = forecast(settings, max_rows=300, num_executors=4)
-    assert (found["num_shards"], found["num_files"], found["num_commits"]) == (64, 71, 6)
-    disk, memory = found["executor_shuffle_bytes"], found["task_memory_bytes"]
-    assert memory["estimate"] == pytest.approx(400e6 + 3.5 * disk["estimate"] * 4 / 64, rel=1e-6)
+    assert (found.num_shards, found.num_files, found.num_commits) == (64, 71, 6)
+    disk, memory = found.executor_shuffle_bytes, found.task_memory_bytes
+    assert memory.estimate == pytest.approx(400e6 + 3.5 * disk.estimate * 4 / 64, rel=1e-6)
     given = sum(_num_bytes(row) for row in drawn_sources.rows(NUM_ROWS, 0))
-    assert disk["estimate"] * 4 == pytest.approx(given, rel=0.1)
+    assert disk.estimate * 4 == pytest.approx(given, rel=0.1)
 
 
 def _num_bytes(row: dict) -> int:
@@ -251,7 +249,7 @@ def test_larger_row_groups_are_told_where_they_pay(num_packs, num_bytes, num_gro
 def test_row_groups_of_an_odd_size_are_said(repo, monkeypatch):
     def said(num_packs: int, **options) -> list[str]:
         shards = {"num_shards": 1, "num_packs_per_row_group": num_packs}
-        warnings = forecast(job(repo, shards=shards), max_rows=NUM_ROWS, **options)["warnings"]
+        warnings = forecast(job(repo, shards=shards), max_rows=NUM_ROWS, **options).warnings
         return [text for text in warnings if text.startswith("shards.num_packs_per_row_group: row groups of ")]
 
     (small,) = said(1, global_batch_size=1)
@@ -273,12 +271,12 @@ def test_command_line(repo, tmp_path, capsys):
     path = tmp_path / "job.yaml"
     path.write_text(job(repo).model_dump_json())
     assert plan_command(["--config", str(path), "--max-rows", "128", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found == forecast(job(repo), max_rows=128)
+    found = forecast(job(repo), max_rows=128)
+    assert json.loads(capsys.readouterr().out) == found.model_dump()
     assert plan_command(["--config", str(path), "--max-rows", "128"]) == 0
     shown = capsys.readouterr().out
     assert shown == as_text(found) + "\n"
-    assert f"{found['num_packs']['low']:,} – {found['num_packs']['high']:,}" in shown
+    assert f"{found.num_packs.low:,} – {found.num_packs.high:,}" in shown
     assert "user/forecast: 4 shards, 11 files, 1 commit\n" in shown
     assert plan_command(["--config", str(path), "output.max_operations_per_commit=500"]) == 1
     assert "output.max_operations_per_commit" in capsys.readouterr().err

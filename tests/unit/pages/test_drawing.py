@@ -8,6 +8,7 @@ from PIL import Image
 
 from jobs.pages import drawing, sample_cards
 from jobs.pages.drawing import Counted
+from jobs.pages.sample_cards import SampleCard
 from packing_udfs import metrics
 
 
@@ -68,12 +69,15 @@ def jpeg() -> bytes:
     return buffer.getvalue()
 
 
-def sample(**changes) -> dict:
+def sample(**changes) -> SampleCard:
     turns = [{"role": "user", "text": "What costs $5 and $6?"}, {"role": "assistant", "text": "Tea 漢."}]
-    return {
-        "source": "charts", "turns": turns, "images": [{"jpeg": jpeg(), "width": 400, "height": 200}],
-        "num_images": 1, "num_tokens": 100, "num_image_tokens": 64, "num_label_tokens": 6, "vision_cost": 1,
-    } | changes  # fmt: skip
+    values = {
+        "id": 1, "source": "charts", "turns": turns, "num_turns_hidden": 0,
+        "images": [{"jpeg": jpeg(), "width": 400, "height": 200}], "num_images": 1,
+        "num_tokens": 100, "num_image_tokens": 64, "num_label_tokens": 6, "vision_cost": 1,
+        "tokens": [], "num_tokens_hidden": 0,
+    }  # fmt: skip
+    return SampleCard(**values | changes)
 
 
 def texts(figure) -> list[str]:
