@@ -7,7 +7,7 @@ command fails, because a wheel task ignores the returned code.
 import importlib
 import sys
 
-from jobs.installed import DISTRIBUTION, check_or_exit, version
+from jobs.installed import check_or_exit, version
 
 __all__ = ["COMMANDS", "main"]
 
@@ -26,7 +26,7 @@ def main(argv: list[str] | None = None) -> None:
     """Run a command with its arguments; those of the process by default."""
     name, *arguments = (sys.argv[1:] if argv is None else argv) or ["--help"]
     if name == "--version":
-        print(f"{DISTRIBUTION} {version(DISTRIBUTION)}")
+        print(f"packing-udfs {version('packing-udfs')}")
         return
     if name in ("-h", "--help"):
         print(_usage())

@@ -1,12 +1,12 @@
-"""Batches in the form that a training loop takes: a function each, for DataLoader's `collate_fn`.
+"""Batches in the form that a training loop takes: functions for DataLoader's `collate_fn`.
 
     loader = DataLoader(dataset, batch_size=None, num_workers=4, collate_fn=for_flash_attention)
 
 They leave out what is no argument of a model (`state`, `sample_ids`, …); a loop that needs both calls them itself.
 
-accelerate and the transformers Trainer deal a dataset's batches out to the ranks, which the reader has already done:
-give them the model and keep the loader to yourself. With accelerate, `prepare(model, optimizer)` and no more; with
-the Trainer, a subclass and a callback, and the checkpoint goes on where it was, without reading what has been trained:
+accelerate and the transformers Trainer deal batches out to the ranks, which the reader has already done. So do not give
+them the loader. With accelerate, call `prepare(model, optimizer)` only. The Trainer needs a subclass and a callback;
+it then resumes a checkpoint without reading what it has already trained on:
 
     class PackedTrainer(Trainer):
         def get_train_dataloader(self):
@@ -26,15 +26,25 @@ from packing_udfs.collate import block_mask
 from packing_udfs.contract import IGNORE_INDEX
 from packing_udfs.stream.resume import StepDataset
 
+__all__ = [
+    "flex_mask",
+    "for_flash_attention",
+    "for_nanovlm",
+    "for_sdpa",
+    "loss_by_source",
+    "trainer_callback",
+    "with_image_bytes",
+]
+
 
 def for_sdpa(batch: dict) -> dict:
-    """Arguments of a transformers model whose attention is SDPA: `attention_mask` is a bool block mask [B, 1, S, S]."""
+    """Arguments of a transformers model with SDPA attention: `attention_mask` is a bool block mask [B, 1, S, S]."""
     return _inputs(batch) | {"attention_mask": block_mask(batch["segment_ids"])}
 
 
 def for_flash_attention(batch: dict) -> dict:
-    """Arguments of a transformers model whose attention is FlashAttention: the rows one after another, [1, B · S], and
-    where the sequences start: cu_seq_lens_q, cu_seq_lens_k (int32), max_length_q, max_length_k. No mask."""
+    """Arguments of a transformers model with FlashAttention: the rows one after another, [1, B · S], and where the
+    sequences start: cu_seq_lens_q, cu_seq_lens_k (int32), max_length_q, max_length_k. No mask."""
     flat = {}
     for name, value in _inputs(batch).items():
         if name in ("input_ids", "labels", "position_ids"):
@@ -47,8 +57,7 @@ def for_flash_attention(batch: dict) -> dict:
 
 
 def flex_mask(segment_ids: torch.Tensor) -> Callable:
-    """The mask function of FlexAttention: `create_block_mask(flex_mask(segment_ids), B, None, S, S)`. It allows what
-    `block_mask` does."""
+    """`block_mask` for FlexAttention: `create_block_mask(flex_mask(segment_ids), B, None, S, S)`."""
 
     def same_sample_before(b, h, q, kv):
         return (segment_ids[b, q] == segment_ids[b, kv]) & (q >= kv)
@@ -58,9 +67,9 @@ def flex_mask(segment_ids: torch.Tensor) -> Callable:
 
 def for_nanovlm(batch: dict) -> dict:
     """What nanoVLM's training loop takes: input_ids, attention_mask, labels shifted by one (its model does not shift),
-    images as one list a pack of tensors [tiles, 3, H, W]. Its attention knows padding only, so samples of a pack see
-    those before them. Needs a processor that makes tiles (pixel_values [B, tiles, 3, H, W])."""
-    labels = batch["labels"].roll(-1, dims=1)  # the first label, which comes last, is never a target
+    images as one list per pack of tensors [tiles, 3, H, W]. Its attention only masks padding, so a sample sees earlier
+    samples of its pack. Needs a processor that makes tiles (pixel_values [B, tiles, 3, H, W])."""
+    labels = batch["labels"].roll(-1, dims=1)  # the first label, now the last, is never a target
     images = [[] for _ in labels]
     if "pixel_values" in _inputs(batch):
         is_tile = batch["pixel_attention_mask"].flatten(2).any(-1)
@@ -70,14 +79,14 @@ def for_nanovlm(batch: dict) -> dict:
 
 
 def with_image_bytes(batch: dict) -> dict:
-    """The batch with its encoded images (decode="bytes") as `bytes`: copies, which keep nothing else in memory."""
+    """The batch with its encoded images (decode="bytes") copied to `bytes`, which keep no row group in memory."""
     return {**batch, "images": [[bytes(image) for image in of_pack] for of_pack in batch["images"]]}
 
 
 def loss_by_source(logits: torch.Tensor, batch: dict) -> dict[str, torch.Tensor]:
-    """source -> float32 [2]: the cross-entropy of its tokens, summed, and their number; add up over ranks and divide.
+    """source → float32 [2]: the sum of its tokens' cross-entropy, and their number. Add up over ranks, then divide.
 
-    logits: [B, S, vocabulary] of a model that was given `batch["input_ids"]`, aligned as they are (unshifted).
+    logits: [B, S, vocabulary] for `batch["input_ids"]`, unshifted.
     """
     losses = torch.nn.functional.cross_entropy(
         logits[:, :-1].transpose(1, 2).float(), batch["labels"][:, 1:], ignore_index=IGNORE_INDEX, reduction="none"
@@ -93,15 +102,15 @@ def loss_by_source(logits: torch.Tensor, batch: dict) -> dict[str, torch.Tensor]
 
 
 def trainer_callback(dataset: StepDataset):
-    """A callback of the transformers Trainer: it sets the dataset's position at the start of each epoch, also when a
-    checkpoint is resumed, and keeps the state in each checkpoint as `reader.json`, so that other data is refused."""
+    """A callback for the transformers Trainer. It sets the dataset's position at the start of each epoch, also after a
+    checkpoint is resumed, and saves the state in each checkpoint as `reader.json`, so that other data is refused."""
     from transformers import TrainerCallback
 
     def path(args, state) -> Path:
         return Path(args.output_dir, f"checkpoint-{state.global_step}", "reader.json")
 
     def resumed_from(args, state) -> list[Path]:
-        """Where the state may be: Trainer does not tell what `train(resume_from_checkpoint=…)` was given."""
+        """Where the state may be: the Trainer does not tell the argument of `train(resume_from_checkpoint=…)`."""
         given = args.resume_from_checkpoint
         return [path(args, state), *([Path(given, "reader.json")] if isinstance(given, str) else [])]
 
@@ -123,5 +132,5 @@ def trainer_callback(dataset: StepDataset):
 
 def _inputs(batch: dict) -> dict:
     if any(batch.get("images", ())):
-        raise ValueError("a batch has images and no pixels: give PackedDataset the processor, or decode=None")
+        raise ValueError("a batch has images but no pixels: give PackedDataset the processor, or decode=None")
     return {name: batch[name] for name in ("input_ids", "labels", "position_ids", *batch["image_inputs"])}

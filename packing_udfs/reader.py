@@ -5,24 +5,23 @@
         ...
         checkpoint["reader"] = batch["state"]
 
-On 8 ranks that is 4 batches of 2 packs a step, and a worker for each. The order is a pure function of manifest, seed
-and epoch (`packing_udfs.order`): 64 lanes side by side, of which each rank reads a block. A position in it is two
-integers, so a checkpoint is a handful of them, resuming is a seek, and the global batches after it are the same for
-every world size that divides 64 and any number of workers.
+On 8 ranks that is 4 batches of 2 packs per step, with a worker for each. The order is a pure function of manifest, seed
+and epoch (`packing_udfs.order`): 64 lanes side by side, of which each rank reads a block. So a position is two
+integers, resuming is a seek, and the global batches after it are the same for every world size that divides 64 and for
+any number of workers.
 
-The dataset makes whole batches itself (hence batch_size=None): a DataLoader batch comes from one worker, and only the
-dataset knows which packs belong to one step. A rank's part of a step is one batch, or several with `micro_batch_size`
-(gradient accumulation); each worker has lanes of its own, which it alone reads. Frameworks that deal batches out
-(accelerate's `prepare`, the Trainer's own loader) must leave this loader alone: see `packing_udfs.adapters`.
+The dataset makes whole batches itself, hence batch_size=None: a DataLoader batch comes from one worker, and only the
+dataset knows which packs belong to a step. Each worker has lanes of its own. Frameworks that deal batches out to ranks
+(accelerate's `prepare`, the Trainer's own loader) must not touch this loader: see `packing_udfs.adapters`.
 
-Costs: at the start the manifest, two requests a node and one more for a job that names a branch; then one request a
-row group and one a file. Memory a rank: (lanes + prefetch) row groups. Rejected: yielding single packs for DataLoader
-to batch (with two workers, batch boundaries cross steps), step s from worker s mod workers (every worker reads every
-row group), a shuffle buffer (its content would have to be in every checkpoint).
+Costs: at the start two requests per node for the manifest, and one per job that names a branch; then one request per
+row group and one per file. Memory per rank: (lanes + prefetch) row groups. Rejected: yielding single packs for
+DataLoader to batch (with two workers, batches cross steps), step s from worker s mod workers (every worker reads every
+row group), a shuffle buffer (each checkpoint would have to contain it).
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
@@ -36,55 +35,54 @@ import torch
 from packing_udfs import collate, contract, manifest
 from packing_udfs.order import ORDER_VERSION, Order, manifest_order
 from packing_udfs.parquet.without_manifest import manifest_from_footers
-from packing_udfs.storage.byte_source import BLOCK_SIZE, RANGE_SIZE
+from packing_udfs.storage.byte_source import BLOCK_SIZE, RANGE_SIZE, Source
 from packing_udfs.storage.hub import HubSource, open_source
 from packing_udfs.stream.prefetch import Prefetcher
-from packing_udfs.stream.resume import STATE_VERSION, StateError, StepDataset
+from packing_udfs.stream.resume import STATE_VERSION, Cut, StateError, StepDataset
 
 __all__ = ["PackedDataset", "StateError"]
 
 
 class PackedDataset(StepDataset):
-    """Batches of packs of one split, this rank's part of them. See the module docstring; `DataLoader(dataset,
-    batch_size=None)`.
+    """Batches of packs of one split, for one rank: `DataLoader(dataset, batch_size=None)`.
 
-    repo_or_path: `owner/name` or `hf://datasets/owner/name` on the Hub, a folder, or an fsspec URL. Of a folder's
-        files, what the system has in memory already is mapped: let nobody change one in place meanwhile (one that is
-        cut short ends the process by SIGBUS). Jobs here write new files, and rsync puts them in place whole.
-    revision: branch, tag or commit, pinned to a commit here, the same on all ranks of torch.distributed. Give a commit
-        in long runs: a resumed run finds the data that it left.
-    global_batch_size: packs a step over all ranks; a multiple of world_size.
-    micro_batch_size: packs in a batch; the rank's whole part of a step when None. It must divide that, and the number
-        of micro-batches is the number of DataLoader workers that can be busy: a batch is made by one worker, and two
-        workers that made every other step would both read every row group. More workers say that they are idle.
-    rank, world_size: from torch.distributed where it is initialised, else 0 of 1. Environment variables are not read.
-    seed, shuffle: which order; shuffle=False is stored order.
-    balance: the packs of a step cost about the same image work, in every lane. False mixes packs of all costs in each
-        step, and the ranks of a step then wait for the one with the most images.
-    end: what becomes of the fewer than global_batch_size packs that an epoch leaves: "drop" (see `dropped`), or "pad"
-        (one more step, filled up with packs whose labels are all -100). No rank has a step more than another.
-    decode: images in the batch as "pil", as encoded "bytes", or None. With a processor there are pixels in their place.
-    processor: the model's processor, whose image processor makes the batch's pixel_values, as its folder or Hub
-        repository; the files must be those that the dataset was packed with, to the byte.
-    blank: give a batch without images a small blank one in its padding, so that every step runs the vision tower:
+    repo_or_path: `owner/name` or `hf://datasets/owner/name` on the Hub, a folder, or an fsspec URL. Do not modify files
+        of a folder while they are read: they are mapped into memory, and a file that is cut short ends the process by
+        SIGBUS. The jobs write new files, and rsync replaces files as a whole.
+    revision: branch, tag or commit; pinned to one commit here, on all ranks of torch.distributed. Name a commit in long
+        runs, so that a resumed run finds the same data.
+    global_batch_size: packs per step over all ranks; a multiple of world_size.
+    micro_batch_size: packs per batch; None for the rank's whole part of a step, which it must divide. One DataLoader
+        worker makes a batch, so at most as many workers as micro-batches per step are busy; idle ones are logged.
+    rank, world_size: by default those of torch.distributed if it is initialised, else 0 of 1. Environment variables are
+        not read.
+    seed, shuffle: which order; shuffle=False is the stored order.
+    balance: the packs of a step have about the same image work in every lane. False mixes packs of all costs, and each
+        step waits for the rank with the most images.
+    end: what to do with the packs that fill no step at the end of an epoch: "drop" them (see `dropped`), or "pad" the
+        step with packs whose labels are all -100. All ranks have the same number of steps.
+    decode: images in the batch as "pil", as encoded "bytes", or None. A processor makes pixels instead.
+    processor: folder or Hub repository of the model's processor, whose image processor makes the batch's pixel_values.
+        Its files must be those that packed the dataset, to the byte.
+    blank: put a small blank image into the padding of a batch without images, so that every step runs the vision tower;
         sharded training would hang otherwise. Needs the processor.
     mrope: position_ids by the rule of Qwen2-VL and its successors (`packing_udfs.stream.mrope`). Needs the processor.
-    pad_token_id: what fills input_ids behind the last sample.
-    prefetch: row groups fetched ahead beyond those in use, a process. When None, as many as it has lanes from a local
-        disk, so that the next cycle is there when this one ends, and half as many more from elsewhere, so that requests
-        are under way all the time. Less saves memory.
-    range_size: bytes of one request at most (128 MiB: a row group is one request, unless it is huge).
-    block_size: bytes taken from a connection at a time (1 MiB); in between it is seen whether the reader was left.
-    retry_seconds: how long a request is tried again without a byte coming, before FetchError reaches the loop.
-    verify: hold every page to its checksum, so that one flipped bit in an image is an error with an address. It takes
-        a third of the processor time of reading bytes; pyarrow does not do it by default.
+    pad_token_id: fills input_ids after the last sample.
+    prefetch: row groups to fetch ahead per process, beyond those in use. None: one per lane from a local disk, so that
+        the next cycle is there in time; one and a half elsewhere, so that requests are always under way. Less saves
+        memory.
+    range_size: bytes per request at most (128 MiB, so that nearly every row group is one request).
+    block_size: bytes to take from a connection at a time (1 MiB); between blocks it stops if the reader was left.
+    retry_seconds: how long to try a request again without a new byte, before FetchError reaches the loop.
+    verify: check every page's checksum, so that one flipped bit in an image is an error with an address. It takes a
+        third of the processor time of reading bytes.
 
-    Batches are dicts: see `packing_udfs.collate.collate`, and `state`: the position after the batch, plain values only.
-    The Hub's token is taken from where huggingface_hub finds it (HF_TOKEN) and kept nowhere.
-    A split without a manifest is read from its footers (`packing_udfs.parquet.without_manifest`), with a
-    MissingManifestWarning. Raises ValueError for arguments that do not fit, ContractError for data of another
-    contract, ProcessorError for another processor, and StateError (`load_state_dict`) for a state of another
-    manifest, seed, order or batch size.
+    Batches are dicts: see `packing_udfs.collate.collate`; `state` is the position after the batch, in plain values. The
+    Hub's token comes from huggingface_hub (HF_TOKEN) and is not kept. A split without a manifest is read from its
+    footers, with a MissingManifestWarning (`packing_udfs.parquet.without_manifest`).
+
+    Raises ValueError for arguments that do not fit, ContractError for data of another contract, ProcessorError for
+    another processor, and StateError (`load_state_dict`) for a state of another manifest, seed, order or batch size.
     """
 
     def __init__(
@@ -112,27 +110,16 @@ class PackedDataset(StepDataset):
         retry_seconds: float = 600.0,
         verify: bool = True,
     ):
-        rank, world = _rank_and_world(rank, world_size)
-        seed, global_batch_size = _whole("seed", seed, 0), _whole("global_batch_size", global_batch_size, 1)
-        num_lanes, over = divmod(global_batch_size, world)
-        if over:
-            raise ValueError(f"global_batch_size={global_batch_size}: must be a multiple of world_size={world}")
-        micro = num_lanes if micro_batch_size is None else _whole("micro_batch_size", micro_batch_size, 1)
-        if num_lanes % micro:
-            raise ValueError(
-                f"micro_batch_size={micro}: must divide the {num_lanes} packs of a rank's step "
-                f"(global_batch_size={global_batch_size} over world_size={world})"
-            )
         if decode not in ("pil", "bytes", None):
             raise ValueError(f"decode={decode!r}: must be 'pil', 'bytes' or None")
         if not (isinstance(retry_seconds, Real) and retry_seconds >= 0):
             raise ValueError(f"retry_seconds={retry_seconds!r}: must be a number of seconds, at least 0")
         if processor is None and (blank or mrope):
             raise ValueError(f"blank={blank}, mrope={mrope}: both need the processor")
-        super().__init__(rank, world, num_lanes, micro)
+        super().__init__(_cut(rank, world_size, global_batch_size, micro_batch_size))
         self._order_options = {
-            "global_batch_size": global_batch_size,
-            "seed": seed,
+            "global_batch_size": self.cut.global_batch_size,
+            "seed": _whole("seed", seed, 0),
             "shuffle": shuffle,
             "balance": balance,
             "end": end,
@@ -148,30 +135,29 @@ class PackedDataset(StepDataset):
                 f"global_batch_size={global_batch_size}: {self._source.name} has {self.manifest.num_packs} packs in "
                 f"{split!r}"
             )
-        if processor is not None:
-            processor = _load_processor(processor, self.manifest.info["processor"])
+        loaded = None if processor is None else _load_processor(processor, self.manifest.info["processor"])
         self._collate = partial(
             collate.collate,
             seq_len=self.manifest.info["seq_len"],
-            processor=processor,
+            processor=loaded,
             pad_token_id=pad_token_id,
             images=decode,
-            blank=collate.Blank(processor) if blank else None,
-            mrope=_mrope(processor) if mrope else None,
+            blank=collate.Blank(loaded) if blank else None,
+            mrope=_mrope(loaded) if mrope else None,
         )
 
     @property
     def dropped(self) -> list[tuple[str, int, int]]:
         """(file, row group, row) of the packs that the epoch set last leaves out."""
-        row_groups, rows = self._order(self._shared.epoch).dropped
+        row_groups, rows = self._order(self._shared.read().epoch).dropped
         table = self.manifest.row_groups.take(row_groups)
         return list(zip(table["file"].to_pylist(), table["row_group"].to_pylist(), rows.tolist(), strict=True))
 
-    def _batches(self, epoch: int, first: int, every: int) -> Iterator[dict]:
-        order = self._order(epoch)
-        step, per_step, size = first // self.micro_batches_per_step, self.micro_batches_per_step, self._micro_batch_size
-        mine = range(first % every, per_step, every)  # micro-batches of each step
-        lanes = [range(start, start + size) for start in (self._rank * self._num_lanes + j * size for j in mine)]
+    def _batches(self, epoch: int, first: int, every: int) -> Generator[dict, None, None]:
+        order, size = self._order(epoch), self.cut.micro_batch_size
+        step, first_lane = first // self.micro_batches_per_step, self.cut.rank * self.cut.num_lanes
+        mine = range(first % every, self.micro_batches_per_step, every)  # micro-batches of each step
+        lanes = [range(first_lane + j * size, first_lane + (j + 1) * size) for j in mine]
         num_lanes = len(mine) * size
         loader = Prefetcher(
             self._source,
@@ -183,11 +169,12 @@ class PackedDataset(StepDataset):
         )
         try:
             for index in range(first, len(self), every):
-                step, j = divmod(index, per_step)
+                step, j = divmod(index, self.micro_batches_per_step)
                 loader.advance(step)
                 row_groups, rows, is_padding = order.step(step)
-                packs = [loader.pack(int(row_groups[lane]), int(rows[lane])) for lane in lanes[j // every]]
-                padding = is_padding[lanes[j // every]]
+                of_batch = lanes[j // every]
+                packs = [loader.pack(int(row_groups[lane]), int(rows[lane])) for lane in of_batch]
+                padding = is_padding[of_batch]
                 yield self._collate([_as_padding(p) if pad else p for p, pad in zip(packs, padding, strict=True)])
         finally:
             loader.close()
@@ -205,22 +192,37 @@ class PackedDataset(StepDataset):
 
 
 def _as_padding(pack: dict) -> dict:
-    """The pack as padding of an epoch's last step: nothing in it is learned."""
+    """The pack as padding of an epoch's last step: the model learns nothing from it."""
     labels = np.full_like(pack["labels"], contract.IGNORE_INDEX)
     return {**pack, "labels": labels, "num_label_tokens": 0, "is_padding": True}
 
 
 def _whole(name: str, value: int, least: int) -> int:
-    """An argument that is an integer, NumPy's too. Raises ValueError for others, and for one below `least`."""
+    """An integer argument, also NumPy's. Raises ValueError for other values and for one below `least`."""
     if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
         raise ValueError(f"{name}={value!r}: must be an integer, at least {least}")
     return int(value)
 
 
+def _cut(rank: int | None, world_size: int | None, global_batch_size: int, micro_batch_size: int | None) -> Cut:
+    """The arguments as a Cut. Raises ValueError if they do not divide one another."""
+    rank, world = _rank_and_world(rank, world_size)
+    num_lanes, over = divmod(_whole("global_batch_size", global_batch_size, 1), world)
+    if over:
+        raise ValueError(f"global_batch_size={global_batch_size}: must be a multiple of world_size={world}")
+    micro = num_lanes if micro_batch_size is None else _whole("micro_batch_size", micro_batch_size, 1)
+    if num_lanes % micro:
+        raise ValueError(
+            f"micro_batch_size={micro}: must divide the {num_lanes} packs of a rank's step "
+            f"(global_batch_size={global_batch_size} over world_size={world})"
+        )
+    return Cut(rank, world, num_lanes * world, micro)
+
+
 def _rank_and_world(rank: int | None, world_size: int | None) -> tuple[int, int]:
     if (rank is None) != (world_size is None):
         raise ValueError(f"rank={rank}, world_size={world_size}: give both or none")
-    if rank is None:
+    if rank is None or world_size is None:
         return (torch.distributed.get_rank(), torch.distributed.get_world_size()) if _is_distributed() else (0, 1)
     rank, world_size = _whole("rank", rank, 0), _whole("world_size", world_size, 1)
     if rank >= world_size:
@@ -232,29 +234,28 @@ def _is_distributed() -> bool:
     return torch.distributed.is_available() and torch.distributed.is_initialized()
 
 
-def _load_manifest(source, split: str, *, together: bool) -> manifest.Manifest:
-    info_path = contract.MANIFEST_JSON.format(split=split)
+def _load_manifest(source: Source, split: str, *, together: bool) -> manifest.Manifest:
+    info_path, rows_path = (name.format(split=split) for name in (contract.MANIFEST_JSON, contract.MANIFEST_PARQUET))
     if together and _is_distributed() and isinstance(source, HubSource) and not source.is_pinned:
         _pin_together(source, info_path)
-    paths = info_path, contract.MANIFEST_PARQUET.format(split=split)
     try:
         info = source.read_file(info_path)
     except FileNotFoundError:
         return manifest_from_footers(source, split)
     try:
-        return manifest.load(info, source.read_file(paths[1]), split)
+        return manifest.load(info, source.read_file(rows_path), split)
     except contract.ContractError:
-        if not source.forget(*paths):
+        if not source.forget(info_path, rows_path):
             raise
-    return manifest.load(*map(source.read_file, paths), split)  # what was kept on this node was no good
+    return manifest.load(source.read_file(info_path), source.read_file(rows_path), split)  # the kept files were damaged
 
 
-_num_pins: Counter[str] = Counter()  # by name: so that a dataset that is opened again is looked up again
+_num_pins: Counter[str] = Counter()  # by dataset: one that is opened again is looked up again
 
 
 def _pin_together(source: HubSource, path: str) -> None:
-    """The same commit on all ranks, although the branch may move meanwhile: whoever comes first asks and leaves the
-    answer in the job's store. No collective, which would hang where one rank alone opens a dataset."""
+    """The same commit on all ranks, even if the branch moves: the first rank asks and puts the answer into the job's
+    store. A collective would hang if one rank alone opens a dataset."""
     store = torch.distributed.distributed_c10d._get_default_store()
     name = f"{source.name}@{source.revision}"
     _num_pins[name] += 1
@@ -274,19 +275,19 @@ def _mrope(processor):
     from packing_udfs.stream.mrope import rule_of
 
     if (rule := rule_of(processor)) is None:
-        raise ValueError(f"mrope=True: {type(processor).__name__} has one position a token")
+        raise ValueError(f"mrope=True: {type(processor).__name__} has one position per token")
     return rule
 
 
 def _load_processor(path: str, packed_with: dict | None):
-    """The processor of these files. Raises ProcessorError when they are not those that the dataset was packed with."""
+    """The processor of these files. Raises ProcessorError if the dataset was packed with other files."""
     from packing_udfs.encode import processor
 
     if not isinstance(path, str):
         raise ValueError(f"processor={type(path).__name__}: must be its folder or Hub repository, as a string")
-    is_named = packed_with is not None and path == packed_with["name"]
-    files = processor.fetch(path, packed_with["revision"] or "main" if is_named else "main")
-    if packed_with is not None and files.fingerprint != packed_with["fingerprint"]:  # without a manifest nobody knows
+    revision = packed_with["revision"] if packed_with and path == packed_with["name"] else None
+    files = processor.fetch(path, revision or "main")
+    if packed_with and files.fingerprint != packed_with["fingerprint"]:  # unknown without a manifest
         raise processor.ProcessorError(
             f"processor: {path} has the fingerprint {files.fingerprint}, the dataset was packed with "
             f"{packed_with['name']} (revision {packed_with['revision']}), fingerprint {packed_with['fingerprint']}: "

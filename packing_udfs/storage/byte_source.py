@@ -56,32 +56,24 @@ class PassingError(OSError):
         self.wait = wait
 
 
-class Stop:
-    """Tells fetching threads to end: when their owner sets it, or when the main thread has ended.
-
-    So an interpreter exits at once even if something still holds an iterator.
-    """
-
-    def __init__(self):
-        self._event = threading.Event()
-
-    def set(self) -> None:
-        self._event.set()
+class Stop(threading.Event):
+    """Tells fetching threads to end. Their owner sets it, and it is set once the main thread has ended, so that an
+    interpreter exits at once even if something still holds an iterator."""
 
     def is_set(self) -> bool:
-        return self._event.is_set() or not threading.main_thread().is_alive()
+        return super().is_set() or not threading.main_thread().is_alive()
 
     def check(self) -> None:
         """Raises AbandonedError if it is set."""
         if self.is_set():
             raise AbandonedError
 
-    def wait(self, seconds: float) -> None:
-        """Sleep. Raises AbandonedError as soon as it is set."""
+    def sleep(self, seconds: float) -> None:
+        """Raises AbandonedError as soon as it is set."""
         end = time.monotonic() + seconds
         self.check()
         while (rest := end - time.monotonic()) > 0:
-            self._event.wait(min(rest, 0.2))
+            self.wait(min(rest, 0.2))
             self.check()
 
 
@@ -221,4 +213,4 @@ class Source:
                     ) from fault
             if wait >= _LOGGED_WAIT:
                 log.warning("%s: %s: %s: trying again in %.0f s", self.name, what, cause, wait)
-            stop.wait(wait)
+            stop.sleep(wait)

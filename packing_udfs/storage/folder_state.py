@@ -1,16 +1,15 @@
-"""How a folder shows one state of a dataset at a time: `published.json` says which file stands for which path.
+"""How a folder shows one state of a dataset at a time: `published.json` maps the dataset's paths to files.
 
-A folder has no commits, and no file system or object store replaces several files at once. So a file of a published
-dataset never changes: it is stored under a name with 16 digits of its SHA-256, and one small file, replaced last and
-whole, maps the dataset's paths to the files.
+A folder has no commits, and no file system or object store replaces several files at once. So a published file never
+changes: its name has 16 digits of its SHA-256. One small file, replaced last and as a whole, maps paths to files.
 
     published.json                                    {"files": {"data/train/00000.parquet": {"file": …}, …}, …}
-    data/train/00000-5f70bf18a086007016.parquet       stands for data/train/00000.parquet
+    data/train/00000-5f70bf18a086007016.parquet       the file of data/train/00000.parquet
 
-Whoever reads looks paths up there once and keeps to what it found: it sees the old dataset or the new one, never parts
-of both. Files of the state before stay until the next one, for readers that are still at them. A folder without
-`published.json` is what its files are called. Rejected: files under their plain names (a reader sees half of each
-while they are replaced), a folder for each state (a changed shard in a hundred copies all of them).
+A reader looks paths up there once, so it sees the old dataset or the new one, never parts of both. Files of the last
+state stay until the next one, for readers that still use them. Without `published.json` a folder's paths are its files.
+Rejected: plain file names (a reader sees parts of both states while files are replaced), a folder per state (one
+changed shard in a hundred copies all of them).
 """
 
 import hashlib
@@ -20,18 +19,20 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import PurePosixPath
 
+__all__ = ["DIGITS", "PUBLISHED", "FolderError", "Stored", "Tree", "is_stored", "load", "places", "stored_name"]
+
 PUBLISHED = "published.json"
 DIGITS = 16
 _STORED = re.compile(rf".+-[0-9a-f]{{{DIGITS}}}(\.\w+)?")
 
 
 class FolderError(ValueError):
-    """A published.json that is none."""
+    """A published.json that a packing job did not write."""
 
 
 @dataclass(frozen=True)
 class Stored:
-    """A file that stands for a path of the dataset: its path in the folder, bytes and SHA-256 (hex)."""
+    """The file of a dataset's path: its own path in the folder, its bytes and SHA-256 (hex)."""
 
     file: str
     num_bytes: int
@@ -42,8 +43,8 @@ class Stored:
 class Tree:
     """One state of a dataset: path → file, the fingerprints of the run that made it, and the files before it.
 
-    before: files that it does not name and that stay until the next state, for readers and runs that are still at them;
-    gone: files that went when it was published, or go with the next state where that run was killed in between.
+    before: files of the last state that stay until the next one, for readers and runs that still use them;
+    gone: files that were removed when it was published, or will be with the next state if that run was killed.
     """
 
     files: Mapping[str, Stored]
@@ -54,7 +55,7 @@ class Tree:
 
     @property
     def commit(self) -> str:
-        """SHA-256 of paths and contents: what stands for a commit."""
+        """SHA-256 of paths and contents, used as a commit."""
         contents = [[path, stored.sha256] for path, stored in sorted(self.files.items())]
         return hashlib.sha256(json.dumps(contents).encode()).hexdigest()
 
@@ -67,12 +68,12 @@ class Tree:
 
     @property
     def ours(self) -> set[str]:
-        """All files of the folder that runs have written, as far as it says: what may be removed, and nothing else."""
+        """All files that runs have written, as far as it says. A run may remove these and no others."""
         return {stored.file for stored in self.files.values()} | {*self.before, *self.gone}
 
 
 def load(data: bytes) -> Tree:
-    """The tree of a published.json. Raises FolderError."""
+    """The state in a published.json. Raises FolderError."""
     try:
         tree = json.loads(data)
         files = {path: Stored(**stored) for path, stored in tree["files"].items()}
@@ -85,9 +86,9 @@ def load(data: bytes) -> Tree:
 
 
 def places(read: Callable[[str], bytes]) -> dict[str, str]:
-    """Path → file of a folder's dataset; empty for a folder without published.json, where a path is a file.
+    """Path → file of a folder's dataset; empty for a folder without published.json.
 
-    `read` gives a file of the folder and raises FileNotFoundError when there is none. Raises FolderError.
+    `read` returns a file of the folder or raises FileNotFoundError. Raises FolderError.
     """
     try:
         tree = load(read(PUBLISHED))
@@ -97,11 +98,11 @@ def places(read: Callable[[str], bytes]) -> dict[str, str]:
 
 
 def stored_name(path: str, sha256: str) -> str:
-    """Where a path's file is stored: data/train/00000-5f70….parquet for data/train/00000.parquet."""
+    """The file for a path: data/train/00000-5f70….parquet for data/train/00000.parquet."""
     name = PurePosixPath(path)
     return str(name.with_name(f"{name.stem}-{sha256[:DIGITS]}{name.suffix}"))
 
 
 def is_stored(path: str) -> bool:
-    """Whether a file in the folder has such a name."""
+    """Whether a file's name is of this form."""
     return _STORED.fullmatch(PurePosixPath(path).name) is not None

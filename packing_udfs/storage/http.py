@@ -120,38 +120,29 @@ def receive(answer: http.client.HTTPResponse, view: memoryview) -> int:
     return num
 
 
-class _Head:
-    """The file that an answer's head is read from. `end`: the last line; empty if the connection ended."""
+class _Lines(io.BufferedReader):
+    """What a connection receives. The standard library accepts a head that the connection's end cuts off."""
 
-    def __init__(self, file: io.BufferedReader):
-        self._file, self.end = file, b""
-
-    def readline(self, limit: int) -> bytes:
-        self.end = self._file.readline(limit)
-        return self.end
-
-    def close(self) -> None:
-        self._file.close()
+    def readline(self, size: int | None = -1) -> bytes:
+        if not (line := super().readline(size)):
+            raise http.client.RemoteDisconnected("the connection ended among the headers of the answer")
+        return line
 
 
 class _Answer(http.client.HTTPResponse):
-    """The standard library's answer, but complete: it accepts headers that the connection's end cuts off, and takes
-    hints (status 102 and 103) for the answer, and the answer for the next one."""
+    """The standard library's answer, but with a whole head, and not one of the hints (status 102 and 103) before it."""
 
     fp: Any
     headers: Any
 
+    def __init__(self, *args, **options):
+        super().__init__(*args, **options)
+        self.fp = _Lines(self.fp.detach())
+
     def begin(self) -> None:
-        file, self.fp = self.fp, _Head(self.fp)
-        try:
-            while self.headers is None or http.HTTPStatus.SWITCHING_PROTOCOLS < self.status < http.HTTPStatus.OK:
-                self.headers = None
-                super().begin()
-                if not self.fp.end:
-                    raise http.client.RemoteDisconnected("the connection ended among the headers of the answer")
-        finally:
-            if self.fp:  # `begin` closes what is not HTTP
-                self.fp = file
+        while self.headers is None or http.HTTPStatus.SWITCHING_PROTOCOLS < self.status < http.HTTPStatus.OK:
+            self.headers = None
+            super().begin()
 
 
 def _reusable(kept: list[tuple[float, http.client.HTTPConnection]]) -> http.client.HTTPConnection | None:

@@ -1,7 +1,7 @@
-"""What the Hub's clients raise, as one line that says what to look at.
+"""Errors of the Hub's clients as one line that says what to check.
 
-They put line breaks and links to an encyclopedia of HTTP into their messages, and name neither variable by which a user
-says which Hub and who is asking. Errors are told by what they carry, so that nothing is imported to look at one.
+Their messages have line breaks and links to an encyclopedia of HTTP, and do not name HF_ENDPOINT and HF_TOKEN, by which
+a user chooses the Hub and the account. Errors are recognised by their attributes, so this imports no client.
 """
 
 import re
@@ -9,9 +9,11 @@ from collections.abc import Iterator
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
+__all__ = ["chain", "is_refused_here", "one_line"]
+
 
 def one_line(error: BaseException) -> str:
-    """An error's message in one line; a refused token and a Hub that does not run are said in our words."""
+    """An error's message in one line, with advice for a refused token and for a Hub that does not run."""
     text = " ".join(re.sub(r"For more information check: \S+", "", str(error)).split()) or type(error).__name__
     if getattr(getattr(error, "response", None), "status_code", None) == 401 and "HF_TOKEN" not in text:
         return f"it refuses the token in HF_TOKEN, or needs one there: {text}"
@@ -21,7 +23,7 @@ def one_line(error: BaseException) -> str:
 
 
 def is_refused_here(error: BaseException) -> bool:
-    """Whether the Hub is to be on this machine, and nothing listens there: waiting does not start it."""
+    """Whether the Hub's address is on this machine and nothing listens there: waiting does not start it."""
     host = urlsplit(_endpoint()).hostname or ""
     if not (host == "localhost" or (re.fullmatch(r"[\d.]+|.*:.*", host) and ip_address(host).is_loopback)):
         return False
@@ -29,7 +31,7 @@ def is_refused_here(error: BaseException) -> bool:
 
 
 def chain(error: BaseException | None) -> Iterator[BaseException]:
-    """An error and what it was raised for, each once."""
+    """An error and its causes, each once."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))

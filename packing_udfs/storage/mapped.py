@@ -1,12 +1,12 @@
-"""Ranges of local files as memory, without a copy: the kernel's own pages of them, where it has them already.
+"""Ranges of local files as memory, without a copy: the pages that the kernel has cached.
 
-Reading a row group into memory costs two or three times what mapping it does. But a mapping reads from the disk later,
-where somebody looks, with the interpreter's lock held, in pieces of 128 kB, and a disk that fails ends the process. So
-a range is mapped when its pages are there, and they are put in place now; otherwise it is read, as ever, and is there
-the next time. Whoever writes to it writes to a page of his own.
+Reading a row group costs two or three times what mapping it does. But a mapping reads from the disk later, on access,
+with the interpreter's lock held, in pieces of 128 kB, and a disk error ends the process. So only a range whose pages
+are cached is mapped, and its page tables are filled at once. Another range is read, and its pages are cached the next
+time. The mapping is private: a write goes to a copy of the page.
 
-Cost: 30 µs for 1 MB. Rejected: `mmap.mmap` (it holds a file descriptor for each mapping, and `madvise` the
-interpreter's lock), mapping what is not there (a half to a quarter of what reading gets from a slow disk).
+Cost: 30 µs for 1 MB. Rejected: `mmap.mmap` (a file descriptor per mapping, and its `madvise` holds the interpreter's
+lock), mapping pages that are not cached (a half to a quarter of the rate of reading from a slow disk).
 Source: madvise(2), MADV_POPULATE_READ, since Linux 5.14; preadv2(2), RWF_NOWAIT.
 """
 
@@ -19,11 +19,13 @@ from collections.abc import Callable
 
 import pyarrow as pa
 
+__all__ = ["map_range"]
+
 _POPULATE_READ = 22  # MADV_POPULATE_READ
 _FAILED = ctypes.c_void_p(-1).value
 
 if sys.platform == "linux":
-    _LIBC = ctypes.CDLL(None, use_errno=True)  # which lets go of the interpreter's lock
+    _LIBC = ctypes.CDLL(None, use_errno=True)  # calls release the interpreter's lock
     _LIBC.mmap.restype = ctypes.c_void_p
     _LIBC.mmap.argtypes = ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long
     _LIBC.madvise.argtypes = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
@@ -33,7 +35,7 @@ else:
 
 
 class _Pages:
-    """Pages of a file, for as long as somebody holds this."""
+    """Pages of a file, mapped as long as this object lives."""
 
     def __init__(self, file: int, offset: int, length: int):
         access = mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE
@@ -48,10 +50,10 @@ class _Pages:
 
 
 def map_range(path: str, offset: int, length: int, block_size: int, progress: Callable[[], None]) -> pa.Buffer:
-    """`length` bytes of a file from `offset` on. `progress` is called after each `block_size` bytes. Raises OSError
-    when they are not in memory yet, when the file is too short, or when the system cannot say or do it."""
-    if _LIBC is None or not hasattr(os, "RWF_NOWAIT"):  # which a Python built for an old libc does not have
-        raise OSError("this system or this Python does not say what is in memory")
+    """`length` bytes of a file from `offset` on. Calls `progress` after each `block_size` bytes. Raises OSError if they
+    are not cached, if the file is too short, or if the system does not support this."""
+    if _LIBC is None or not hasattr(os, "RWF_NOWAIT"):  # a Python built for an old libc lacks it
+        raise OSError("this system or this Python cannot tell what is cached")
     start, step = offset // mmap.PAGESIZE * mmap.PAGESIZE, -(-block_size // mmap.PAGESIZE) * mmap.PAGESIZE
     with open(path, "rb", buffering=0) as file:
         pages, byte = _Pages(file.fileno(), start, offset + length - start), bytearray(1)

@@ -53,7 +53,7 @@ def test_sdpa_gets_a_block_mask_and_arguments_of_the_model_only():
 def test_a_model_is_not_given_images_without_pixels(packed, adapter):
     """Its tokens stand for images, which would be trained on as they are."""
     open_packed = partial(PackedDataset, str(packed), global_batch_size=4)
-    with pytest.raises(ValueError, match="images and no pixels: give PackedDataset the processor, or decode=None"):
+    with pytest.raises(ValueError, match="images but no pixels: give PackedDataset the processor, or decode=None"):
         [adapter(batch) for batch in open_packed()]
     assert len([adapter(batch) for batch in open_packed(decode=None)]) == 12
 

@@ -101,7 +101,7 @@ def test_an_outage_changes_no_row(hub, hub_dataset, seconds):
 
 def test_a_body_that_ends_early_is_asked_for_the_rest(hub, hub_dataset, monkeypatch):
     """A server that promises fewer bytes than it was asked for, and no error."""
-    monkeypatch.setattr(Stop, "wait", lambda self, seconds: None)
+    monkeypatch.setattr(Stop, "sleep", lambda self, seconds: None)
     source = open_source("owner/packed", retry_seconds=1)
     source.read_file("manifest/train.json")
     real, asked = Call.span, []

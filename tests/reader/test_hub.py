@@ -127,7 +127,7 @@ def test_a_reset_inside_a_range_goes_on_at_the_last_byte(hub, hub_dataset):
 )
 def test_faults_that_pass_are_waited_for(hub, hub_dataset, monkeypatch, fault):
     waits = []
-    monkeypatch.setattr(Stop, "wait", lambda self, seconds: waits.append(seconds))
+    monkeypatch.setattr(Stop, "sleep", lambda self, seconds: waits.append(seconds))
     fault = hub.inject(route="resolve", path="00002.parquet", **fault)
     expected = list(open_packed(str(hub_dataset)))
     assert [packs_of(batch) for batch in open_packed()] == [packs_of(batch) for batch in expected]
@@ -141,7 +141,7 @@ def test_faults_that_pass_are_waited_for(hub, hub_dataset, monkeypatch, fault):
 def test_faults_while_the_manifest_is_fetched_are_waited_for(hub, monkeypatch, tmp_path):
     waits = []
     monkeypatch.setattr(constants, "HF_ASSETS_CACHE", str(tmp_path))
-    monkeypatch.setattr(Stop, "wait", lambda self, seconds: waits.append(seconds))
+    monkeypatch.setattr(Stop, "sleep", lambda self, seconds: waits.append(seconds))
     hub.inject(route="resolve", path="/main/", status=429, headers={"Retry-After": "2"})
     hub.inject(route="resolve", path="train.parquet", status=503, headers={"Retry-After": "3"})
     assert open_packed().manifest.num_packs == 64
@@ -174,7 +174,7 @@ def test_the_loop_is_told_before_it_comes_to_what_failed(hub, num_workers):
 
 
 def test_a_refusal_is_not_retried(hub, monkeypatch):
-    monkeypatch.setattr(Stop, "wait", lambda self, seconds: pytest.fail("waited for what no wait mends"))
+    monkeypatch.setattr(Stop, "sleep", lambda self, seconds: pytest.fail("waited for what no wait mends"))
     dataset = open_packed()
     hub.inject(route="resolve", path="/data/", status=403, times=None)
     with pytest.raises(FetchError, match="403"):
@@ -258,7 +258,7 @@ def test_a_process_exits_while_a_thread_waits_for_the_hub(hub, tmp_path):
 def test_patience_counts_from_the_last_byte(monkeypatch, tmp_path):
     now = [0.0]
     monkeypatch.setattr(byte_source.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(Stop, "wait", lambda self, seconds: now.__setitem__(0, now[0] + seconds))
+    monkeypatch.setattr(Stop, "sleep", lambda self, seconds: now.__setitem__(0, now[0] + seconds))
     bytes_come = iter([True] * 5 + [False] * 9)  # 20 s of waiting, but bytes come in between
 
     def attempt(progress):

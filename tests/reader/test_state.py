@@ -159,7 +159,7 @@ def test_another_processor_is_refused_and_the_right_one_used(packed, with_proces
 
 
 def test_what_a_processor_cannot_do_is_said(with_processor):
-    with pytest.raises(ValueError, match="mrope=True: Idefics3Processor has one position a token"):
+    with pytest.raises(ValueError, match="mrope=True: Idefics3Processor has one position per token"):
         open_packed(with_processor, processor=PROCESSOR, mrope=True)
     sizes = [len(batch["image_sizes"]) for batch in open_packed(with_processor, global_batch_size=1)]
     blank = open_packed(with_processor, processor=PROCESSOR, global_batch_size=1, prefetch=0, blank=True)
@@ -174,7 +174,7 @@ def test_rank_and_world_size_come_from_torch_distributed(packed, tmp_path, monke
     torch_distributed = __import__("torch").distributed
     torch_distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/rendezvous", rank=0, world_size=1)
     try:
-        assert open_packed(packed)._rank == 0
+        assert open_packed(packed).cut.rank == 0
         monkeypatch.setattr(torch_distributed, "get_rank", lambda: 1)
         monkeypatch.setattr(torch_distributed, "get_world_size", lambda: 2)
         inferred, given = open_packed(packed), open_packed(packed, rank=1, world_size=2)

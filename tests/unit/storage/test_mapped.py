@@ -121,7 +121,7 @@ def test_another_system_reads(file, monkeypatch, system):
         monkeypatch.delattr(os, "RWF_NOWAIT")
     else:
         monkeypatch.setattr(mapped, "_POPULATE_READ", 999)
-    with pytest.raises(OSError, match="Invalid argument" if system == "that does not know it" else "does not say"):
+    with pytest.raises(OSError, match="Invalid argument" if system == "that does not know it" else "cannot tell"):
         map_range(str(file), 0, 5, 5, lambda: None)
     view = open_source(str(file.parent), retry_seconds=600).view("file", 100, 10_000, Stop())
     assert view == DATA[100:10_100]
