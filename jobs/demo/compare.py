@@ -21,6 +21,7 @@ def main(options: list[str]) -> int:
         os.environ |= hub.environment()  # before huggingface_hub is imported and before the JVM starts
         from huggingface_hub import HfApi
 
+        from jobs import compare
         from jobs.shards.session import get_session
 
         spark = get_session()

@@ -93,8 +93,9 @@ class Head:
         if info is None:
             return []
         runs = info["runs"]
-        names = [run.get("run") for run in runs if isinstance(run, dict)] if isinstance(runs, list) else []
-        if not names or len(names) < len(runs) or not all(isinstance(name, str) for name in names):
+        found = [run.get("run") for run in runs if isinstance(run, dict)] if isinstance(runs, list) else []
+        names = [name for name in found if isinstance(name, str)]
+        if not names or len(names) < len(runs):
             raise _bad_field(split, "runs", runs, "a list of runs, each with its fingerprint in `run`")
         return names
 
