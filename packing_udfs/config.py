@@ -10,13 +10,13 @@ import posixpath
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from packing_udfs.config_faults import message
 from packing_udfs.knapsack import ALGORITHMS
 from packing_udfs.storage.folders import is_folder
 
-__all__ = ["GIB", "INT32_LIMIT", "Config", "ConfigError", "Images", "Source", "Video", "parse"]
+__all__ = ["GIB", "INT32_LIMIT", "Config", "ConfigError", "Images", "OverLength", "Source", "Video", "parse"]
 
 GIB = 1 << 30
 INT32_LIMIT = 1 << 31  # counts of a pack are stored as int32
@@ -27,26 +27,19 @@ class ConfigError(ValueError):
     """A configuration that cannot be used. The message names the field, the value and what is allowed."""
 
 
-def _is_repo_id(value: str) -> str:
-    from huggingface_hub.utils import HFValidationError, validate_repo_id
-
-    if value.count("/") != 1 or value.startswith("."):
-        raise ValueError(f"{value!r} is neither of the form owner/name nor the absolute path or URL of a folder")
-    try:
-        validate_repo_id(value)
-    except HFValidationError as error:
-        raise ValueError(str(error)) from None
-    return value
-
-
 def _is_place(value: str) -> str:
     """A repository, or a folder in its one spelling: /Volumes/x for dbfs:/Volumes/x/."""
+    from huggingface_hub.utils import validate_repo_id
+
     if value.startswith("dbfs:/Volumes/"):
         value = value.removeprefix("dbfs:")
     if value.startswith(("dbfs:", "hf:", "file:")):
         raise ValueError(f"{value!r} is refused: a repository is owner/name; a folder is /absolute/path or s3://…")
     if not is_folder(value):
-        return _is_repo_id(value)
+        if value.count("/") != 1 or value.startswith("."):
+            raise ValueError(f"{value!r} is neither of the form owner/name nor the absolute path or URL of a folder")
+        validate_repo_id(value)
+        return value
     scheme, separator, path = value.rpartition("://")
     folder = f"{scheme}{separator}{posixpath.normpath(path)}"
     if not path.strip("/") or any(character in folder for character in "*?[]{}"):
@@ -66,9 +59,14 @@ def _is_power_of_two(value: int) -> int:
     return value
 
 
+def _unread_off(value: Any) -> Any:
+    return "off" if value is False else value  # YAML reads the word off as false
+
+
 Place = Annotated[str, AfterValidator(_is_place)]
 SplitName = Annotated[str, AfterValidator(_is_split)]
 NumShards = Annotated[int, Field(ge=1, le=_MAX_NUM_SHARDS), AfterValidator(_is_power_of_two)]
+OverLength = Literal["quarantine", "truncate_turns", "split_turns"]
 
 
 class _Model(BaseModel):
@@ -189,7 +187,7 @@ class Pack(_Model):
     """Maximum number of images in a pack."""
     max_images_per_sample: int | None = Field(default=None, ge=1)
     """A sample with more images is quarantined."""
-    over_length: Literal["quarantine", "truncate_turns", "split_turns"] = "quarantine"
+    over_length: OverLength = "quarantine"
     """What to do with a sample that fits no pack: leave it out, end it after the last turn that fits, or split it."""
     train_on: Literal["assistant", "all"] = "assistant"
     """Which tokens are labels: what the assistant says, or all text."""
@@ -230,7 +228,7 @@ class Output(_Model):
     """Split to write."""
     mode: Literal["overwrite", "append"] = "overwrite"
     """overwrite replaces this split and no other. append adds files to it."""
-    reuse: Literal["sticky", "off"] = "sticky"
+    reuse: Annotated[Literal["sticky", "off"], BeforeValidator(_unread_off)] = "sticky"
     """sticky: when a split is packed again, keep its packs where their samples are still there. off: pack afresh."""
     max_drift: float = Field(default=0.003, ge=0.0, le=1.0)
     """Maximum share of additional packs for reuse. A shard that would need more is packed afresh."""
@@ -242,12 +240,6 @@ class Output(_Model):
     """How often to save finished shards in a pull request, from which a failed run can resume. 0 saves each at once."""
     retry_seconds: float = Field(default=300, ge=0)
     """How long to retry an upload or a commit, with backoff, while the Hub is busy or unavailable."""
-
-    @field_validator("reuse", mode="before")
-    @classmethod
-    def _off(cls, value: Any) -> Any:
-        """YAML reads the word off as false."""
-        return "off" if value is False else value
 
 
 class Quality(_Model):

@@ -1,14 +1,14 @@
 """Conversations to text through a processor's chat template, with the spans that are trained.
 
-A template with `{% generation %}` marks itself what the assistant says. Most published templates have no such mark.
-With those a conversation is rendered twice, the second time with a mark in place of each text of the assistant:
+A template with `{% generation %}` marks itself what the assistant says. Most published templates do not. With those a
+conversation is rendered twice, the second time with a mark in place of each text of the assistant:
 
     <user>Hi<end>\\n<bot>Hello<end>\\n      ─▶  text = static[0] + said[0] + static[1]
     <user>Hi<end>\\n<bot>\\ue0020\\ue003<end>\\n  ─▶  static = ["<user>Hi<end>\\n<bot>", "<end>\\n"]
 
-The spans are proved: putting the texts back in place of the marks, whole or trimmed, must give exactly the first
-rendering. Each span includes the control token that must follow, the end of the turn. A sample whose proof fails is
-refused, and so is a template whose proof always fails. The cost is a second rendering. Rejected: rendering longer and
+The spans are proved: with the texts in place of the marks, whole or trimmed, the second rendering must be exactly the
+first. Each span includes the control token that must follow, the end of the turn. A sample without proof is refused,
+and an `Encoder` refuses a template that never gives one. The cost is a second rendering. Rejected: rendering longer and
 longer prefixes (templates treat the last turn differently), and searching the text for the answer (the same words may
 stand elsewhere).
 

@@ -1,11 +1,9 @@
 """Samples to token ids and labels, exactly as the model's processor makes them, without decoding pixels.
 
-For a batch of samples:
-1. render the chat template, with the spans of text that are trained (`packing_udfs.encode.chat_template`);
-2. tokenise all rendered texts together, with one placeholder per image (`packing_udfs.encode.token_spans`);
-3. put the ids that the processor writes for an image of that size in place of each placeholder
-   (`packing_udfs.encode.families`);
-4. labels are the ids of tokens that overlap a trained span, and -100 elsewhere.
+1. Render the chat template, with the spans of text that are trained (`packing_udfs.encode.chat_template`).
+2. Tokenise the rendered texts of a batch, with one placeholder per image (`packing_udfs.encode.token_spans`).
+3. Replace each placeholder by the ids that the processor writes for the image's size (`packing_udfs.encode.families`).
+4. Labels are the ids of tokens that overlap a trained span, and -100 elsewhere.
 
 Step 3 is exact where a placeholder and both ends of its replacement are added tokens, because every tokenizer cuts its
 input there. `Encoder` checks that, and compares a small conversation with the real processor when it is made.
@@ -20,6 +18,7 @@ tokenizer knows the marks as added tokens and cuts there, and the ids of the spe
 
 from collections.abc import Iterator, Sequence
 from functools import cached_property, lru_cache
+from itertools import repeat
 from typing import NamedTuple
 
 import numpy as np
@@ -83,10 +82,7 @@ class Encoder:
         self._check_against_processor([flat, tall])
 
     def expand(self, size: tuple[int, int]) -> ImageTokens:
-        """Ids, placeholders and vision cost of a lone image of this size (height, width).
-
-        Raises ValueError for a size that the processor refuses.
-        """
+        """What stands for a lone image of this (height, width). Raises ValueError for a size the processor refuses."""
         return self._images((Size(*size),))[0]
 
     def encode(
@@ -98,11 +94,9 @@ class Encoder:
         """Encode samples, one result each, in order.
 
         `messages`: the chat-template form, content as a str or a list of {"type", "text"}; `image_sizes`: (height,
-        width) of each sample's images in the order of their placeholders; `tools`: JSON schemas of the functions that
-        each sample's template lists.
+        width) of each sample's images in the order of their placeholders; `tools`: JSON schemas for each template.
         """
-        tools = [None] * len(messages) if tools is None else tools
-        rendered = [self._render(sample, its_tools) for sample, its_tools in zip(messages, tools, strict=True)]
+        rendered = list(map(self._render, messages, tools or repeat(None)))
         whole = [result for result in rendered if isinstance(result, Rendered)]
         tokens = iter(self._tokenize([result.text for result in whole], [result.spans for result in whole]))
         results: list[EncodedSample | EncodeError] = []
@@ -140,7 +134,8 @@ class Encoder:
         new = {i: _uniform(image.ids, False) for i, image in zip(at.tolist(), images, strict=True)}
         if MARK_START in text:
             new |= {i: _uniform(ids, tokens.in_span[i]) for i, ids in self._tokenize.spell_out(tokens.ids)}
-        before, after = self._affixes_of(text)
+        has_affixes = self.tokenizer.bos_token is not None and text.startswith(self.tokenizer.bos_token)
+        before, after = (_NO_TOKENS, _NO_TOKENS) if has_affixes else self._affixes
         ids, trained = map(np.concatenate, zip(before, *_replaced(tokens, new), after, strict=True))
         if not trained[1:].any():
             return EncodeError("no_assistant_tokens", "no token is the assistant's, so nothing would be learned")
@@ -148,12 +143,6 @@ class Encoder:
         labels[0] = IGNORE_INDEX  # the first token has no predecessor in its own sample
         counts = np.asarray([image.num_placeholders for image in images], np.int32)
         return EncodedSample(ids, labels, counts, sum(image.vision_cost for image in images))
-
-    def _affixes_of(self, text: str) -> tuple[Tokens, Tokens]:
-        """Special tokens around a text: none where the template has written them."""
-        bos = self.tokenizer.bos_token
-        has_bos = bos is not None and text.startswith(bos)
-        return (_NO_TOKENS, _NO_TOKENS) if has_bos else self._affixes
 
     @cached_property
     def _affixes(self) -> tuple[Tokens, Tokens]:
@@ -174,19 +163,16 @@ class Encoder:
         (ours,) = self.encode([messages], [sizes])
         if isinstance(ours, EncodeError):
             raise ValueError(f"processor: a plain conversation cannot be encoded: {ours.reason}: {ours.detail}")
+        with_mask = self._template.marks_generation
         theirs = self.processor.apply_chat_template(
-            [messages],
-            chat_template=self._template.source,
-            tokenize=True,
-            return_dict=True,
-            return_assistant_tokens_mask=self._template.marks_generation,
-        )
+            [messages], chat_template=self._template.source, tokenize=True, return_dict=True,
+            return_assistant_tokens_mask=with_mask,
+        )  # fmt: skip
         if not np.array_equal(ours.input_ids, np.ravel(theirs["input_ids"])):
             raise ValueError(f"processor: {name} makes other tokens of a small conversation than this package")
-        if self._template.marks_generation:
-            trained = np.ravel(theirs["assistant_masks"]).astype(bool)
-            if not np.array_equal(ours.labels[1:] != IGNORE_INDEX, trained[1:]):
-                raise ValueError(f"processor: {name} marks other tokens as the assistant's than this package")
+        trained = ours.labels[1:] != IGNORE_INDEX
+        if with_mask and not np.array_equal(trained, np.ravel(theirs["assistant_masks"])[1:]):
+            raise ValueError(f"processor: {name} marks other tokens as the assistant's than this package")
 
 
 def _small_conversation(sizes: list[Size]) -> list[dict]:

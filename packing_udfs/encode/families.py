@@ -1,17 +1,13 @@
 """The known model families, a small class each: from the sizes of a sample's images to their tokens, without pixels.
 
-A family takes the tokens from the processor's own `replace_image_token`, called with the metadata that its image
-processor would make. So a change of wording in transformers is followed, not copied. A family computes only the tiling
-or the grid of patches itself. `tests/models` compares that with the processor's pixels, and each `Encoder` checks it
-once more on a small conversation.
+The tokens come from the processor's own `replace_image_token`, called with the metadata that its image processor would
+make. So a change of wording in transformers is followed, not copied. A family computes only the tiling or the grid of
+patches. `tests/models` compares that with the processor's pixels, and each `Encoder` checks it on a small conversation.
 
 A processor without a family here, or with settings that its family does not know, goes through
-`blank_images.RealProcessor`, which is as exact and slower. Rejected: `processor._get_num_multimodal_tokens`. It counts
-tokens but does not give their order, and is off by a few tokens for InternVL and by thousands for several images in
+`blank_images.RealProcessor`, which is as exact and slower. Rejected: `processor._get_num_multimodal_tokens`. It does
+not give the order of tokens, and its count is wrong by a few for InternVL and by thousands for several images in
 LLaVA-OneVision.
-
-To add a family, write a class with `vision_unit`, `accepts` and `image` (or `expand`, when the images of a sample
-depend on each other), and add its processor's name to `FAMILIES`.
 """
 
 import math
@@ -49,25 +45,27 @@ class Grid(NamedTuple):
 
 
 class _FromSizes:
-    """Base of the families. Images of many sizes have the same text, so the ids of each text are cached."""
+    """Base of the families. To add one, write its class and add its processor's name to `FAMILIES`.
+
+    A class has `vision_unit`, `accepts` and `image`, or `expand` when the images of a sample depend on each other.
+    """
 
     vision_unit: str
 
     def __init__(self, processor):
         self.processor = processor
-        self._ids_of = lru_cache(maxsize=1024)(self._tokenize)
+        self._ids_of = lru_cache(maxsize=1024)(self._tokenize)  # images of many sizes have the same text
 
     @staticmethod
     def accepts(processor) -> bool:
         """Whether the family knows the settings of this processor."""
         raise NotImplementedError
 
+    def image(self, size: Size) -> ImageTokens:
+        raise NotImplementedError
+
     def expand(self, sizes: tuple[Size, ...]) -> list[ImageTokens]:
         return [self.image(size) for size in sizes]
-
-    def image(self, size: Size) -> ImageTokens:
-        """What stands for an image, in a family whose images do not depend on each other."""
-        raise NotImplementedError
 
     def _tokens(self, inputs: dict, vision_cost: int, index: int = 0) -> ImageTokens:
         """What the processor writes for an image, given these `inputs` from its image processor."""
@@ -88,9 +86,9 @@ class Idefics3(_FromSizes):
     """Idefics3 and SmolVLM: an image is cut into rows × columns of tiles, and one more tile shows the whole.
 
     The longest edge becomes `size.longest_edge`. Then both edges are rounded up to whole tiles, the longer one first.
-    With tiles of 512 px and a longest edge of 2048, 640 × 480 becomes 2048 × 1536: 3 rows of 4 tiles, and one more.
-    An image that then fits in one tile is one tile. transformers' `get_number_of_image_patches` does not round the
-    longer edge first, so it is wrong where `size.longest_edge` is no multiple of the tile.
+    With tiles of 512 px and a longest edge of 2048, 640 × 480 becomes 2048 × 1536: 3 rows of 4 tiles, and one more. An
+    image that fits in one tile is one tile. Rejected: transformers' `get_number_of_image_patches`, which does not round
+    the longer edge first and is wrong where `size.longest_edge` is no multiple of the tile.
     """
 
     vision_unit = "tiles"
@@ -146,19 +144,21 @@ class QwenVL(_FromSizes):
 
 
 class _EqualTiles(_FromSizes):
-    """Base of the LLaVA families, whose image processors make tiles of one size."""
+    """Base of the LLaVA families, whose image processors resize or crop to tiles of one size."""
 
     vision_unit = "tiles"
 
     @staticmethod
     def accepts(processor) -> bool:
+        ip = processor.image_processor
+        is_fixed = getattr(ip, "do_center_crop", False) or ("height" in ip.size and "width" in ip.size)
         # LLaVA and LLaVA-NeXT compute with a patch size, and LLaVA-OneVision has none.
-        return _tile_size(processor.image_processor) is not None and bool(getattr(processor, "patch_size", True))
+        return bool(ip.do_resize and is_fixed and getattr(processor, "patch_size", True))
 
     def _tile(self) -> Size:
-        size = _tile_size(self.processor.image_processor)
-        assert size is not None, "`accepts` has seen the size of a tile"
-        return size
+        ip = self.processor.image_processor
+        size = ip.crop_size if getattr(ip, "do_center_crop", False) else ip.size
+        return Size(size["height"], size["width"])
 
     def _num_tiles(self, size: Size) -> int:
         """Tiles of an image that is scaled to the best of several resolutions, and one of the whole image."""
@@ -167,15 +167,6 @@ class _EqualTiles(_FromSizes):
         edge, resolutions = self._tile().height, self.processor.image_processor.image_grid_pinpoints
         height, width = select_best_resolution(tuple(size), resolutions)
         return (height // edge) * (width // edge) + 1
-
-
-def _tile_size(image_processor) -> Size | None:
-    """The size that the image processor resizes or crops to, None when it depends on the image."""
-    if not image_processor.do_resize:
-        return None
-    crops = getattr(image_processor, "do_center_crop", False)
-    size = image_processor.crop_size if crops else image_processor.size
-    return Size(size["height"], size["width"]) if crops or ("height" in size and "width" in size) else None
 
 
 class Llava(_EqualTiles):

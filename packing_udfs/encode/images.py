@@ -2,20 +2,15 @@
 
 `read_size` (in the job) and `decode` (in the reader) keep one promise: a kept image decodes to the size that was
 encoded. Reading a header takes 13–24 µs, a decode 1 ms and more. The price: a header does not prove a body, so only
-`decode` finds a truncated body, or `prepare` when asked to verify. Rejected: Pillow's format guessing over all
-plug-ins, because EPS, WMF or ICO open and then fail or change size.
-
-The list of formats, one cap on pixels and the table of modes decide what is accepted. Each refusal is an `ImageError`
-whose `reason` is one of `contract.REASONS` and goes into the quarantine.
+`decode` finds a truncated one, or `prepare` when asked to verify. Every refusal is an `ImageError` with one of
+`contract.REASONS` and goes into the quarantine. Rejected: Pillow's format guessing over all plug-ins, because EPS, WMF
+or ICO open and then fail or change size.
 
 Bytes stay as they came unless `max_side` asks for smaller images. A larger image is then decoded, scaled with Lanczos
-and stored upright without metadata, as
-
-    PNG    when it came without loss (PNG, GIF, BMP, TIFF) and has at most 4,096 colours: charts, pages, drawings
-    JPEG   of quality 92 otherwise: photos
-
-The result depends only on the bytes and on Pillow's build, so it is equal for one lock file and processor architecture.
-Rejected: keeping the source's format, which makes photos in PNG ten times larger than needed.
+and stored upright without metadata: as PNG when it came without loss (PNG, GIF, BMP, TIFF) and has at most 4,096
+colours (charts, pages, drawings), else as JPEG of quality 92. The result depends only on the bytes and on Pillow's
+build: equal for one lock file and processor architecture. Rejected: keeping the source's format, which makes photos in
+PNG ten times larger than needed.
 """
 
 import io
@@ -83,13 +78,10 @@ def _pillow():
         raise ImageError("image_broken", f"{type(error).__name__}: {error}") from None
 
 
-def _present(data: bytes | None) -> bytes:
+def _open(data: bytes | None) -> tuple[Image.Image, bytes]:
+    """The image, whose pixels are not loaded yet, and its bytes."""
     if not data:
         raise ImageError("image_missing", "the image has no bytes")
-    return data
-
-
-def _open(data: bytes) -> Image.Image:
     with _pillow():
         try:
             image = Image.open(io.BytesIO(data), formats=FORMATS)
@@ -100,7 +92,7 @@ def _open(data: bytes) -> Image.Image:
         raise ImageError("image_too_large", f"{width} × {height} pixels, more than {MAX_PIXELS}")
     if not _has_agreed_range(image):
         raise ImageError("image_mode", f"{image.format} of mode {image.mode} has no agreed range")
-    return image
+    return image, data
 
 
 def _has_agreed_range(image: Image.Image) -> bool:
@@ -141,9 +133,8 @@ def _has_late_exif(png: bytes) -> bool:
 
 
 def read_size(data: bytes | None) -> Size:
-    """The size that `decode` will give the image, from its header. Raises ImageError for one that cannot be used."""
-    data = _present(data)
-    image = _open(data)
+    """The size that `decode` gives the image, from its header. Raises ImageError."""
+    image, data = _open(data)
     width, height = image.size
     with _pillow():
         return Size(width, height) if _orientation(image, data) >= 5 else Size(height, width)
@@ -152,10 +143,9 @@ def read_size(data: bytes | None) -> Size:
 def decode(data: bytes | None) -> Image.Image:
     """The image as RGB, 8 bits a channel: first frame, EXIF applied, transparency on white, 16 bits rescaled.
 
-    Raises ImageError for an image that cannot be used.
+    Raises ImageError.
     """
-    data = _present(data)
-    image = _open(data)
+    image, data = _open(data)
     size = image.size
     with _pillow():
         orientation = _orientation(image, data)
@@ -167,16 +157,11 @@ def decode(data: bytes | None) -> Image.Image:
 
 
 def prepare(data: bytes | None, verify: str = "header", max_side: int | None = None) -> tuple[Size, bytes | None]:
-    """The size of an image as it is stored, and its new bytes, None where they stay `data`.
+    """The size of an image as it is stored, and its new bytes, None where they stay `data`. Raises ImageError.
 
-    `verify`: "header", or "decode" to prove the image by decoding it. `max_side`: the longer side of a larger image is
-    scaled down to so many pixels, at most 65,500:
-
-        prepare(photo of 3000 × 4000, max_side=1000)  ─▶  (750, 1000), a JPEG of it
-
-    Raises ImageError for an image that cannot be used.
+    `verify`: "header", or "decode" to prove the image by decoding it. `max_side`: a larger image is scaled down to this
+    many pixels of the longer side, at most 65,500.
     """
-    data = _present(data)
     size = read_size(data)
     if max_side is not None and max(size) > max_side:
         return _scale_down(data, max_side)
@@ -185,13 +170,13 @@ def prepare(data: bytes | None, verify: str = "header", max_side: int | None = N
     return size, None
 
 
-def _scale_down(data: bytes, max_side: int) -> tuple[Size, bytes]:
+def _scale_down(data: bytes | None, max_side: int) -> tuple[Size, bytes]:
     image = decode(data)
     longer = max(image.size)
     width, height = (max(1, (2 * side * max_side + longer) // (2 * longer)) for side in image.size)  # rounded
     small = image.resize((width, height), Image.Resampling.LANCZOS)
     small.info = {}  # Pillow would write some of it: a colour profile, a comment
-    is_png = _open(data).format in _WITHOUT_LOSS and image.getcolors(_MAX_COLOURS_OF_PNG) is not None
+    is_png = _open(data)[0].format in _WITHOUT_LOSS and image.getcolors(_MAX_COLOURS_OF_PNG) is not None
     return Size(height, width), save(small, "png" if is_png else "jpeg", _JPEG_QUALITY)
 
 

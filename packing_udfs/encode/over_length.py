@@ -7,25 +7,24 @@ the assistant's answer. System messages at the start belong to no turn and stay 
     truncate_turns   the longest run of turns from the start that fits
     split_turns      runs of turns, each as long as fits; a turn that does not fit alone is cut
 
-A later part may speak of images that stood before it. So in `split_turns` all images of earlier turns stand before its
-first words, and their bytes are stored once more. Worked example, seq_len 10, an image of 3 tokens and turns of 3:
+A later part may speak of images before it. So in `split_turns` all images of earlier turns stand before its first
+words, and their bytes are stored once more. With seq_len 10, an image of 3 tokens and turns of 3:
 
     [image turn0 turn1 turn2]  (12)  ─▶  [image turn0 turn1] (9), [image turn2] (6)
 
-A part's length comes from encoding it, log₂(turns) times a part. Templates treat first and last turns differently, so
-the tokens of turns do not add up. Rejected: cutting at a token, which leaves answers without an end and images without
-their tokens.
+A part's length comes from encoding it, log₂(turns) times a part, because templates treat first and last turns
+differently. Rejected: cutting at a token, which leaves answers without an end and images without their tokens.
 """
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, get_args
+from typing import NamedTuple, get_args
 
+from packing_udfs.config import OverLength
 from packing_udfs.encode.encoder import EncodedSample, EncodeError
 
-__all__ = ["Policy", "Shortened", "shorten", "turns_of"]
+__all__ = ["Shortened", "shorten", "turns_of"]
 
-Policy = Literal["quarantine", "truncate_turns", "split_turns"]
 Encode = Callable[[list[list[dict]], list[list[tuple[int, int]]]], list[EncodedSample | EncodeError]]
 
 
@@ -52,27 +51,27 @@ class Turn(NamedTuple):
 
 
 def shorten(
-    policy: Policy,
+    policy: OverLength,
     messages: list[dict],
     sizes: Sequence[tuple[int, int]],
     encoded: EncodedSample,
     encode: Encode,
     fits: Callable[[EncodedSample], bool],
 ) -> Shortened:
-    """Parts of a sample that fit in a pack, by `policy`.
+    """Parts of a sample that fit in a pack.
 
-    `encoded` is the whole sample and `encode` is `Encoder.encode`. `fits` says whether an encoded sample fits
-    (`len(sample.input_ids) <= seq_len`, and any other budget). Raises ValueError for an unknown policy.
+    `encoded` is the whole sample and `encode` is `Encoder.encode`. `fits` says whether an encoded sample is within all
+    budgets. Raises ValueError for an unknown policy.
     """
-    if policy not in get_args(Policy):
-        raise ValueError(f"over_length: {policy!r} is none of {', '.join(get_args(Policy))}")
-    head, turns = turns_of(messages)
-    sample, num_turns = _Sample(head, turns, sizes, encoded, encode, fits), len(turns)
+    if policy not in get_args(OverLength):
+        raise ValueError(f"over_length: {policy!r} is none of {', '.join(get_args(OverLength))}")
+    sample = _Sample(*turns_of(messages), sizes, encoded, encode)
+    num_turns = len(sample.turns)
     if policy == "quarantine":
         return Shortened([], num_turns, len(encoded.input_ids), len(sizes))
     parts, cut, first = [], [], 0
     while first < num_turns:
-        found, end = sample.longest_part(first)
+        found, end = sample.longest_part(first, fits)
         if found is None:
             cut.append(first)
         else:
@@ -82,14 +81,11 @@ def shorten(
             cut += range(first, num_turns)
             break
     kept_images = {image for part in parts for image in part.images}
-    return Shortened(parts, len(cut), sum(map(sample.num_tokens, cut)), len(sizes) - len(kept_images))
+    return Shortened(parts, len(cut), sum(map(sample.num_tokens_of, cut)), len(sizes) - len(kept_images))
 
 
 def turns_of(messages: list[dict]) -> tuple[list[dict], list[Turn]]:
-    """The system messages at the start, and the turns. A turn ends with what the assistant says; the last one may not.
-
-    An answer after a tool's result belongs to the turn of the tool's call.
-    """
+    """The system messages at the start, and the turns. Each ends with what the assistant says, the last in any case."""
     num_head = next((i for i, message in enumerate(messages) if message["role"] != "system"), len(messages))
     turns, current, num_images = [], [], 0
     for i, message in enumerate(messages[num_head:], num_head):
@@ -109,45 +105,44 @@ def _num_images(message: dict) -> int:
 
 @dataclass(frozen=True)
 class _Sample:
-    """A sample by its turns. `head` are the system messages at its start."""
+    """A sample as the system messages at its start and its turns."""
 
     head: list[dict]
     turns: list[Turn]
     sizes: Sequence[tuple[int, int]]
     encoded: EncodedSample
     encode: Encode
-    fits: Callable[[EncodedSample], bool]
 
-    def longest_part(self, first: int) -> tuple[Part | None, int]:
+    def longest_part(self, first: int, fits: Callable[[EncodedSample], bool]) -> tuple[Part | None, int]:
         """The part of turns [first, end) with the last end that fits, and this end, by bisection."""
         best, low, high = None, first, len(self.turns)
         while low < high:
             middle = (low + high + 1) // 2
-            part = self.part(first, middle)
-            if part is not None and self.fits(part.encoded):
+            part = self._part(first, middle)
+            if part is not None and fits(part.encoded):
                 best, low = part, middle
             else:
                 high = middle - 1
         return best, low
 
-    def part(self, first: int, end: int) -> Part | None:
+    def _part(self, first: int, end: int) -> Part | None:
         """Turns [first, end) after the head, with the images of all earlier turns. None when it cannot be encoded."""
-        carried = _images(self.turns[:first])
-        images = carried + _images(self.turns[first:end])
+        carried, own = _images(self.turns[:first]), _images(self.turns[first:end])
         chosen = [message for turn in self.turns[first:end] for message in turn.messages]
         messages = self.head + _with_images(chosen, len(carried))
-        (result,) = self.encode([messages], [[self.sizes[image] for image in images]])
-        return Part(messages, images, result) if isinstance(result, EncodedSample) else None
+        (result,) = self.encode([messages], [[self.sizes[image] for image in carried + own]])
+        return Part(messages, carried + own, result) if isinstance(result, EncodedSample) else None
 
-    def num_tokens(self, turn: int) -> int:
+    def num_tokens_of(self, turn: int) -> int:
         """Tokens that a turn adds to the turns before it. The head counts with the first turn."""
-        return self._num_tokens_to(turn + 1) - (self._num_tokens_to(turn) if turn else 0)
+        return self._num_tokens(turn + 1) - (self._num_tokens(turn) if turn else 0)
 
-    def _num_tokens_to(self, end: int) -> int:
+    def _num_tokens(self, end: int) -> int:
+        """Tokens of the turns up to `end`, 0 when they cannot be encoded alone."""
         if end == len(self.turns):
             return len(self.encoded.input_ids)
-        part = self.part(0, end)
-        return 0 if part is None else len(part.encoded.input_ids)
+        part = self._part(0, end)
+        return len(part.encoded.input_ids) if part else 0
 
 
 def _images(turns: Iterable[Turn]) -> list[int]:
@@ -160,5 +155,5 @@ def _with_images(messages: list[dict], num_images: int) -> list[dict]:
         return messages
     first, content = messages[0], messages[0]["content"]
     content = [{"type": "text", "text": content}] if isinstance(content, str) else content
-    image = {"type": "image", "text": None}
-    return [{**first, "content": [*[image] * num_images, *content]}, *messages[1:]]
+    images = [{"type": "image", "text": None}] * num_images
+    return [{**first, "content": [*images, *content]}, *messages[1:]]

@@ -36,8 +36,7 @@ class ProcessorFiles:
 
     @property
     def published_name(self) -> str:
-        """What published files call it. For a folder this is its own name only: the path to it would tell whose
-        machine packed, and would make the bytes differ between checkouts. The fingerprint says which files it has."""
+        """Its name in published files. The path to a folder is left out: it differs from one machine to the next."""
         return self.name if self.revision else os.path.basename(os.path.abspath(self.name))
 
     @cached_property
@@ -118,6 +117,7 @@ def fetch_named(named: dict, path: str | None = None) -> ProcessorFiles:
 
 
 def _download(path: str, revision: str) -> tuple[Path, str | None]:
+    """The folder that holds a repository's files, and the commit."""
     import httpx2
     from huggingface_hub import HfApi, constants, errors, snapshot_download
 
@@ -125,21 +125,15 @@ def _download(path: str, revision: str) -> tuple[Path, str | None]:
         commit = HfApi().model_info(path, revision=revision).sha
         return Path(snapshot_download(path, revision=commit, allow_patterns=list(_PATTERNS))), commit
     except errors.HFValidationError:
-        problem = f"processor.path: {path!r} is neither a directory nor a repository owner/name"
+        problem = f"path: {path!r} is neither a directory nor a repository owner/name"
     except errors.GatedRepoError:
-        problem = (
-            f"processor.path: {path} is gated: ask for access at {constants.ENDPOINT}/{path}, with the account whose "
-            "token is in HF_TOKEN"
-        )
+        where = f"{constants.ENDPOINT}/{path}"
+        problem = f"path: {path} is gated: ask for access at {where}, with the account whose token is in HF_TOKEN"
     except errors.RevisionNotFoundError:
-        problem = f"processor.revision: {path} has no branch, tag or commit {revision!r}"
+        problem = f"revision: {path} has no branch, tag or commit {revision!r}"
     except errors.RepositoryNotFoundError:
-        problem = (
-            f"processor.path: {path!r} is no directory, and no model repository at {constants.ENDPOINT} that HF_TOKEN "
-            "may read"
-        )
+        where = f"no model repository at {constants.ENDPOINT} that HF_TOKEN may read"
+        problem = f"path: {path!r} is no directory, and {where}"
     except (httpx2.HTTPError, OSError) as error:
-        problem = (
-            f"processor.path: {path!r} is no directory, and {constants.ENDPOINT} does not give it: {one_line(error)}"
-        )
-    raise ProcessorError(problem)
+        problem = f"path: {path!r} is no directory, and {constants.ENDPOINT} does not give it: {one_line(error)}"
+    raise ProcessorError(f"processor.{problem}")

@@ -1,10 +1,9 @@
 """Rendered texts to token ids, and which tokens lie in given spans of characters.
 
-A tokenizer that keeps offsets knows where each token stands, but takes a third longer. With a byte-level vocabulary
-the lengths of the tokens say the same: token i covers the bytes between the sum of the lengths before it and the sum
-up to it. This is used where the lengths of a text's tokens add up to its bytes. Where they do not (a normalizer changed
-the text, an added token took in the spaces beside it), the text is tokenised again with offsets. So are the texts of
-other vocabularies.
+A tokenizer that keeps offsets knows where each token stands, but takes a third longer. With a byte-level vocabulary the
+lengths of the tokens in bytes tell the same, where they add up to the length of the text. Where they do not (a
+normalizer changed the text, an added token took in the spaces beside it), and with other vocabularies, the text is
+tokenised with offsets.
 
 Typed control tokens come as marks (`packing_udfs.encode.chat_template`). Only a copy of the tokenizer knows the marks,
 as added tokens. Both are fast tokenizers of the `tokenizers` library, and add no special tokens around a text.

@@ -1,13 +1,13 @@
 """Videos as images: frames taken at set times and encoded, in place of the video in a sample.
 
 The times in the container decide which frames are taken, before anything is decoded. Then the video is decoded once,
-front to back, up to the last frame wanted. Decoding costs about 1 ms of a core for a frame of 640 × 360, and all frames
-count, however few are kept. Rejected: seeking to each frame. It depends on the container's index, and where that is
-wrong or missing it silently gives other frames.
+front to back, up to the last frame wanted. That costs about 1 ms of a core for each frame of 640 × 360 on the way,
+however few are kept. Rejected: seeking to each frame, which silently gives other frames where the container's index is
+wrong or missing.
 
-The same bytes give the same frames: video decoders are exact by their standards, the conversion to RGB is asked for in
-its exact form, and one thread decodes. Damage is found where the decoder reports it or where frames are missing, but
-not where damaged bytes decode to other pixels. Needs PyAV: `pip install packing-udfs[video]`.
+The same bytes give the same frames: video decoders are exact by their standards, the conversion to RGB is the exact
+one, and one thread decodes. Damage is found where the decoder reports it or where frames are missing, but not where
+damaged bytes decode to other pixels. Needs PyAV: `pip install packing-udfs[video]`.
 """
 
 import io

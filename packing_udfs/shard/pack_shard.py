@@ -18,11 +18,11 @@ import pandas as pd
 import pyarrow as pa
 
 from packing_udfs import knapsack, metrics
-from packing_udfs.config import Images, Video
+from packing_udfs.config import Images, OverLength, Video
 from packing_udfs.encode.encoder import EncodedSample, EncodeError, Encoder
 from packing_udfs.encode.family import Size
 from packing_udfs.encode.images import ImageError, prepare
-from packing_udfs.encode.over_length import Policy, shorten
+from packing_udfs.encode.over_length import shorten
 from packing_udfs.encode.video import with_frames
 from packing_udfs.shard import keep_packs
 from packing_udfs.shard import row_groups as row_groups_module
@@ -42,7 +42,7 @@ class PackSettings:
     max_vision_cost: int | None = None
     max_images_per_pack: int | None = None
     max_images_per_sample: int | None = None
-    over_length: Policy = "quarantine"
+    over_length: OverLength = "quarantine"
     train_on: str = "assistant"
     algorithm: str = "balanced"
     attention_weight: float = 0.0
