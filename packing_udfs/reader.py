@@ -10,9 +10,9 @@ and epoch (`packing_udfs.order`): 64 lanes side by side, of which each rank read
 integers, resuming is a seek, and the global batches after it are the same for every world size that divides 64 and for
 any number of workers.
 
-The dataset makes whole batches itself, hence batch_size=None: a DataLoader batch comes from one worker, and only the
-dataset knows which packs belong to a step. Each worker has lanes of its own. Frameworks that deal batches out to ranks
-(accelerate's `prepare`, the Trainer's own loader) must not touch this loader: see `packing_udfs.adapters`.
+The dataset makes whole batches itself, hence batch_size=None: only it knows which packs belong to a step. Each worker
+has lanes of its own. Frameworks that deal batches out to ranks (accelerate's `prepare`, the Trainer's own loader) must
+not touch this loader: see `packing_udfs.adapters`.
 
 Costs: at the start two requests per node for the manifest, and one per job that names a branch; then one request per
 row group and one per file. Memory per rank: (lanes + prefetch) row groups. Rejected: yielding single packs for
@@ -52,25 +52,22 @@ class PackedDataset(StepDataset):
     revision: branch, tag or commit; pinned to one commit here, on all ranks of torch.distributed. Name a commit in long
         runs, so that a resumed run finds the same data.
     global_batch_size: packs per step over all ranks; a multiple of world_size.
-    micro_batch_size: packs per batch; None for the rank's whole part of a step, which it must divide. One DataLoader
-        worker makes a batch, so at most as many workers as micro-batches per step are busy; idle ones are logged.
-    rank, world_size: by default those of torch.distributed if it is initialised, else 0 of 1. Environment variables are
-        not read.
+    micro_batch_size: packs per batch; None for the rank's whole part of a step, which it must divide. At most as many
+        DataLoader workers as micro-batches per step are busy; idle ones are logged.
+    rank, world_size: by default those of torch.distributed if it is initialised, else 0 of 1; never the environment's.
     seed, shuffle: which order; shuffle=False is the stored order.
-    balance: the packs of a step have about the same image work in every lane. False mixes packs of all costs, and each
-        step waits for the rank with the most images.
-    end: what to do with the packs that fill no step at the end of an epoch: "drop" them (see `dropped`), or "pad" the
-        step with packs whose labels are all -100. All ranks have the same number of steps.
+    balance: the lanes of a step have about the same image work. Without it, ranks wait for the one with most images.
+    end: "drop" the packs that fill no step at the end of an epoch (see `dropped`), or "pad" the step with packs whose
+        labels are all -100. All ranks have the same number of steps.
     decode: images in the batch as "pil", as encoded "bytes", or None. A processor makes pixels instead.
-    processor: folder or Hub repository of the model's processor, whose image processor makes the batch's pixel_values.
-        Its files must be those that packed the dataset, to the byte.
-    blank: put a small blank image into the padding of a batch without images, so that every step runs the vision tower;
+    processor: folder or Hub repository of the model's processor, which makes the batch's pixel_values. Its files must
+        be those that packed the dataset, to the byte.
+    blank: put a small blank image into the padding of a batch without images, so that every step runs the vision tower:
         sharded training would hang otherwise. Needs the processor.
     mrope: position_ids by the rule of Qwen2-VL and its successors (`packing_udfs.stream.mrope`). Needs the processor.
     pad_token_id: fills input_ids after the last sample.
-    prefetch: row groups to fetch ahead per process, beyond those in use. None: one per lane from a local disk, so that
-        the next cycle is there in time; one and a half elsewhere, so that requests are always under way. Less saves
-        memory.
+    prefetch: row groups to fetch ahead per process, beyond those in use. None: one per lane from a local disk, one and
+        a half elsewhere. Less saves memory.
     range_size: bytes per request at most (128 MiB, so that nearly every row group is one request).
     block_size: bytes to take from a connection at a time (1 MiB); between blocks it stops if the reader was left.
     retry_seconds: how long to try a request again without a new byte, before FetchError reaches the loop.
@@ -117,13 +114,8 @@ class PackedDataset(StepDataset):
         if processor is None and (blank or mrope):
             raise ValueError(f"blank={blank}, mrope={mrope}: both need the processor")
         super().__init__(_cut(rank, world_size, global_batch_size, micro_batch_size))
-        self._order_options = {
-            "global_batch_size": self.cut.global_batch_size,
-            "seed": _whole("seed", seed, 0),
-            "shuffle": shuffle,
-            "balance": balance,
-            "end": end,
-        }
+        self._order_options = {"global_batch_size": self.cut.global_batch_size, "seed": _whole("seed", seed, 0)}
+        self._order_options |= {"shuffle": shuffle, "balance": balance, "end": end}
         self._prefetch = None if prefetch is None else _whole("prefetch", prefetch, 0)
         self._verify = verify
         sizes = {"range_size": _whole("range_size", range_size, 1), "block_size": _whole("block_size", block_size, 1)}

@@ -10,7 +10,6 @@ import hashlib
 import json
 import warnings
 from concurrent.futures import ThreadPoolExecutor
-from operator import itemgetter
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -56,8 +55,9 @@ def manifest_from_footers(source: Source, split: str) -> Manifest:
     for (path, num_bytes), tail in zip(files, tails, strict=True):
         metadata = parse_footer(path, tail)
         seen.append([path, num_bytes, hashlib.sha256(tail).hexdigest()])
-        for place in filter(itemgetter("num_rows"), locations(metadata, path, num_bytes)):
-            unknown = [0] * place["num_rows"]
+        for place in locations(metadata, path, num_bytes):
+            if not (unknown := [0] * place["num_rows"]):
+                continue  # an empty row group
             rows.append({**place, "vision_cost": unknown, "attention_cost": unknown})
             seq_len = max(seq_len, _longest(source, place, metadata))
     table = pa.Table.from_pylist(rows, schema=contract.MANIFEST_SCHEMA)

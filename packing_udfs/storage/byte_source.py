@@ -80,9 +80,7 @@ class Stop(threading.Event):
 @dataclass
 class Source:
     """The files of a dataset in a local folder or behind an fsspec URL; `HubSource` is for the Hub. Picklable.
-
-    retry_seconds, range_size, block_size: see `packing_udfs.reader.PackedDataset`.
-    """
+    Its options are those of `packing_udfs.reader.PackedDataset`."""
 
     name: str
     retry_seconds: float

@@ -42,8 +42,7 @@ def mrope(
 ) -> np.ndarray:
     """int64 [3, num_tokens]: temporal, height and width position of each token of a pack.
 
-    `grids`: (rows, columns) of tokens of each image, in order. Raises ValueError if `input_ids` has another number of
-    `image_token_id`.
+    `grids`: (rows, columns) of tokens of each image, in order. Raises ValueError if the placeholders are not as many.
     """
     positions = np.empty((3, len(input_ids)), np.int64)
     placeholders = np.flatnonzero(np.asarray(input_ids) == image_token_id)

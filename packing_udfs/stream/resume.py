@@ -1,10 +1,9 @@
 """Steps, workers and resuming: what all datasets here share, whatever their batches are.
 
-A position is two integers: an epoch and the micro-batches done in it. The training loop's process calls `set_epoch` and
-`load_state_dict`, but iterations begin in DataLoader workers, which may have started long before (persistent workers).
-Five integers in shared memory tell them, at no cost per batch. Rejected: an attribute of the dataset (persistent
-workers keep the copy that they started with), and using a loaded position up when an iteration begins (a look at the
-first batch would lose it).
+A position is two integers: an epoch and the micro-batches done in it. The training loop's process sets it, but
+iterations begin in DataLoader workers, which may have started long before (persistent workers). Five integers in shared
+memory tell them, at no cost per batch. Rejected: an attribute of the dataset (persistent workers keep their first
+copy), and using up a loaded position when an iteration begins (a look at the first batch would lose it).
 
 DataLoader takes batches from its workers in turn. So micro-batch j of a step always comes from worker j mod workers,
 and the order of batches does not depend on the number of workers.
@@ -49,16 +48,13 @@ class StateError(ValueError):
 
 
 class Start(NamedTuple):
-    """Where the next iteration starts: after `done` micro-batches of `epoch`."""
+    """Where the next iteration starts."""
 
     epoch: int = 0
-    done: int = 0
-    generation: int = 0
-    """Counts the calls of `SharedPosition.start`."""
-    finished_by: int = 0
-    """Which iteration came to the end of the epoch in this generation, or 0."""
-    has_workers: int = 0
-    """1 if DataLoader workers iterate."""
+    done: int = 0  # micro-batches of the epoch
+    generation: int = 0  # counts the calls of `SharedPosition.start`
+    finished_by: int = 0  # the iteration that came to the end of the epoch in this generation, or 0
+    has_workers: int = 0  # 1 if DataLoader workers iterate
 
 
 class SharedPosition:
@@ -88,11 +84,11 @@ class SharedPosition:
         self._own = self.read().generation, done
 
     def begin(self, worker) -> tuple[int, int, tuple[int, int]]:
-        """An iteration begins here. Returns (epoch, micro-batches done), and what to pass to `finish`.
+        """An iteration begins here. Returns (epoch, micro-batches done, what to pass to `finish`).
 
-        A loaded position is where one epoch goes on. Once an iteration has come to the end, the next one starts at 0.
-        Workers come to the end before the loop does. So after an iteration that the loop leaves in the last batches of
-        an epoch, while workers fetch them, the next one starts at 0 as well.
+        One epoch continues at a loaded position; once an iteration has come to the end, the next one starts at 0.
+        Workers come to the end before the loop. So the next one also starts at 0 if the loop leaves an epoch while
+        workers fetch its last batches.
         """
         self._num_begun += 1
         self._write("has_workers", int(worker is not None))
@@ -117,11 +113,10 @@ class SharedPosition:
 
 
 def _iteration(worker, num_begun: int) -> int:
-    """A number that the workers of one iteration share and no other iteration has, so that a worker that starts late
-    belongs to its own iteration. -1 outside workers.
+    """A number that the workers of one iteration share and no other iteration has, or -1 outside workers.
 
     Workers that start together have successive numbers among their parent's processes, and persistent ones begin
-    together. (DataLoader's base seed is the same in each epoch if the loop seeds torch anew in each.)
+    together. (DataLoader's base seed is the same in each epoch if the loop seeds torch in each.)
     """
     if worker is None:
         return -1
@@ -131,7 +126,7 @@ def _iteration(worker, num_begun: int) -> int:
 
 @dataclass(frozen=True)
 class Cut:
-    """How a step is cut: into the lanes of each rank, and a rank's lanes into micro-batches."""
+    """How a step is cut: into `num_lanes` for each rank, and those into micro-batches."""
 
     rank: int
     world_size: int
@@ -140,16 +135,11 @@ class Cut:
 
     @property
     def num_lanes(self) -> int:
-        """Lanes of a rank."""
         return self.global_batch_size // self.world_size
 
 
 class StepDataset(IterableDataset):
-    """This rank's batches of each step, with the state after each in `batch["state"]`.
-
-    A subclass has `num_steps`, `_identity()` (what a state must agree with, by name) and `_batches(epoch, first,
-    every)` (micro-batches first, first + every, … of an epoch, as dicts).
-    """
+    """This rank's batches of each step; `batch["state"]` is the state after it. Subclasses set `num_steps`."""
 
     num_steps: int
 
@@ -243,9 +233,11 @@ class StepDataset(IterableDataset):
         self._shared.finish(mark)
 
     def _batches(self, epoch: int, first: int, every: int) -> Generator[dict, None, None]:
+        """Micro-batches first, first + every, … of an epoch."""
         raise NotImplementedError
 
     def _identity(self) -> dict:
+        """What a state must agree with, by name."""
         raise NotImplementedError
 
     def _state(self, epoch: int, done: int) -> dict:
