@@ -102,6 +102,7 @@ class Expression:
     """A value of each row. Operators are those of Spark's columns; `[name]` is a field of a struct."""
 
     __getitem__ = _operator(operator.getitem)
+    __eq__: Any = _operator(operator.eq)
     __ge__ = _operator(operator.ge)
     __sub__ = _operator(operator.sub)
     __invert__ = _operation(operator.invert, _strict(operator.not_))
@@ -145,14 +146,10 @@ class Expression:
     def __init__(self, compute: "Callable[[_Row | _Rows], Any]"):
         self.compute = compute
 
-    def __eq__(self, other: object) -> Any:
-        return _equal(self, other)
-
     def __bool__(self) -> bool:
         raise TypeError("an expression has no truth value; join conditions by & and |, negate one by ~")
 
 
-_equal = _operator(operator.eq)
 constant = _operation(lambda value, kind: F.lit(value).cast(kind), lambda value, kind: value)
 when = _operation(  # of a condition, a value, and a value otherwise, or null
     lambda condition, value, otherwise=None: F.when(condition, value).otherwise(otherwise),

@@ -21,6 +21,7 @@ from packing_udfs.shard.outcomes import REPEATED
 __all__ = ["PlainSample", "plain_samples", "sample_id", "to_samples"]
 
 _TYPES = from_arrow_schema(SAMPLE_SCHEMA)
+_NOTHING: dict[str, Any] = {"messages": None, "images": None}
 _SHARED_BYTES = 16 << 10  # of a sample's images, from which on they alone choose the shard
 _LOWER_HALF = (1 << 32) - 1
 _UPPER_HALF = -1 << 32
@@ -34,17 +35,12 @@ class PlainSample(NamedTuple):
     reason: str | None
     num_turns_dropped: int
 
-    @classmethod
-    def of(cls, messages: list, images: list, reason: str | None, num_turns_dropped: int) -> "PlainSample":
-        """Without content where there is a reason."""
-        is_sample = reason is None
-        return cls(messages if is_sample else None, images if is_sample else None, reason, num_turns_dropped)
-
 
 def plain_samples(rows: Iterable[dict[str, Any]], adapter: Adapter, source: Source) -> list[PlainSample]:
     """A source's rows, as `pyarrow` gives them, as samples. Spark is not asked."""
     expressions = vars(adapter.make(source))
-    return [PlainSample.of(**evaluate(row, expressions)) for row in rows]
+    found = (evaluate(row, expressions) for row in rows)
+    return [PlainSample(**made) if made["reason"] is None else PlainSample(**made | _NOTHING) for made in found]
 
 
 def to_samples(rows: DataFrame, adapter: Adapter, source: Source) -> DataFrame:

@@ -20,9 +20,8 @@ from datasets.table import table_cast
 from huggingface_hub import HfFileSystem
 from pyspark_huggingface.huggingface_source import HuggingFaceSource
 
-from jobs.sources.arrow_types import plain_schema
 from jobs.sources.media_folder import METADATA_NAMES, read_folder
-from jobs.sources.reading import BATCH_ROWS, RowReader, Slice, read_parquet
+from jobs.sources.reading import BATCH_ROWS, RowReader, Slice, plain_schema, read_parquet
 from jobs.sources.row_counts import count_rows
 
 __all__ = ["HubReader", "data_files", "features_of", "path_in_repo", "row_files"]

@@ -25,8 +25,8 @@ from pyspark_huggingface.huggingface import HuggingFaceDatasets
 from pyspark_huggingface.huggingface_source import HuggingFaceSource
 
 from jobs.adapters.provenance import FILE, ROW
-from jobs.sources.arrow_types import plain_schema
 from jobs.sources.hub_rows import HubReader, features_of
+from jobs.sources.reading import plain_schema
 
 __all__ = ["HuggingFace"]
 

@@ -29,9 +29,8 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
 from jobs.adapters.provenance import FILE, ROW
-from jobs.sources.arrow_types import plain_type
 from jobs.sources.pinned import PinnedSource, SourceError, SourceFile, find_adapter, lacks
-from jobs.sources.reading import RowReader, Slice, read_parquet
+from jobs.sources.reading import RowReader, Slice, plain_type, read_parquet
 from packing_udfs.config import Source
 from packing_udfs.storage.folders import open_folder
 

@@ -25,12 +25,11 @@ from jobs import adapters
 from jobs.adapters.copies import with_copies
 from jobs.output.retries import one_line, retrying
 from jobs.sources import parquet_folder
-from jobs.sources.arrow_types import plain_schema
 from jobs.sources.hub_rows import HubReader, data_files, features_of, path_in_repo, row_files
 from jobs.sources.huggingface import HuggingFace
 from jobs.sources.licenses import listed as listed_licenses
 from jobs.sources.pinned import PinnedSource, SourceError, SourceFile, find_adapter, lacks
-from jobs.sources.reading import RowReader
+from jobs.sources.reading import RowReader, plain_schema
 from jobs.sources.row_counts import CountError, count_rows
 from packing_udfs.config import Source
 from packing_udfs.storage.folders import is_folder

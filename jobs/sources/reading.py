@@ -1,4 +1,7 @@
-"""Reading rows of a source's files, in slices: numbered, with the path of their file, in types that Spark has."""
+"""Reading rows of a source's files in slices: numbered, with the path of their file, in types that Spark has.
+
+These plain types are not large, fixed-size, dictionary or extension types, and no unsigned integers.
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
@@ -7,13 +10,13 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from datasets import Features
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from jobs.adapters.provenance import FILE, ROW
-from jobs.sources.arrow_types import plain_column
 from jobs.sources.repeats import Repeats
 
-__all__ = ["BATCH_ROWS", "RowReader", "Slice", "read_parquet"]
+__all__ = ["BATCH_ROWS", "RowReader", "Slice", "plain_schema", "plain_type", "read_parquet"]
 
 READ_BYTES = 32 << 20  # of row groups in one request
 BATCH_BYTES = 16 << 20  # of rows in one Arrow batch, about
@@ -66,9 +69,13 @@ class RowReader(DataSourceReader, ABC):
 
 
 def _column(table: pa.Table, field: pa.Field) -> pa.ChunkedArray | pa.Array:
+    """A table's column in its plain type; null where there is none."""
     if field.name not in table.column_names:
         return pa.nulls(len(table), field.type)
-    return plain_column(table[field.name], field.type)
+    column = table[field.name]
+    if isinstance(column.type, pa.BaseExtensionType):
+        column = pa.chunked_array([chunk.storage for chunk in column.chunks], column.type.storage_type)
+    return column if column.type == field.type else column.cast(field.type)
 
 
 def read_parquet(file, columns: Sequence[str], part: Slice) -> Iterator[pa.Table]:
@@ -106,3 +113,36 @@ def _requests(metadata: pq.FileMetaData, start: int, stop: int) -> Iterator[tupl
 
 def _batch_rows(num_bytes: int, num_rows: int) -> int:
     return min(BATCH_ROWS, max(1, BATCH_BYTES * num_rows // max(1, num_bytes)))
+
+
+_PLAIN = {
+    pa.large_string(): pa.string(),
+    pa.large_binary(): pa.binary(),
+    pa.uint8(): pa.int16(),
+    pa.uint16(): pa.int32(),
+    pa.uint32(): pa.int64(),
+    pa.uint64(): pa.int64(),
+    pa.float16(): pa.float32(),
+    pa.date64(): pa.date32(),
+}
+
+
+def plain_type(kind: pa.DataType) -> pa.DataType:
+    """The type that Spark has for values of a type."""
+    if isinstance(kind, pa.BaseExtensionType):
+        return plain_type(kind.storage_type)
+    if pa.types.is_dictionary(kind):
+        return plain_type(kind.value_type)
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        return pa.list_(plain_type(kind.value_type))
+    if pa.types.is_struct(kind):
+        return pa.struct([(field.name, plain_type(field.type)) for field in kind])
+    if pa.types.is_timestamp(kind):
+        return pa.timestamp("us", "UTC" if kind.tz else None)
+    return _PLAIN.get(kind, kind)
+
+
+def plain_schema(features: Features, columns: Sequence[str]) -> pa.Schema:
+    """The columns in plain types."""
+    schema = features.arrow_schema
+    return pa.schema([(name, plain_type(schema.field(name).type)) for name in columns])
