@@ -2,22 +2,20 @@
 
     python -m jobs.demo [FOLDER]       FOLDER keeps the Hub; .local_hub when absent
 
-It is the main job and the reader as anybody calls them; only the Hub is local. Exits non-zero on any failure.
+It calls the main job and the reader as any user does; only the Hub is local. Exits non-zero on any failure.
 """
 
-import argparse
 import errno
-import json
 import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from jobs.command import fail, new_parser
+from jobs.demo.start import JOB, PACKED, PROCESSOR, ROOT, start_spark
 from jobs.local_hub import PORT, LocalHub
 
-DEMO = Path(__file__).resolve().parent
-ROOT = DEMO.parent.parent
-SOURCE, PACKED = "user/demo-source", "user/demo-packed"
+__all__ = ["NEXT", "main", "run", "show_batch"]
 
 NEXT = f"""
 next, on the Hub of this run, which has stopped: `make hub` in another terminal serves it (and is stopped there before
@@ -33,18 +31,15 @@ or, with no Hub to start: make compare"""
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Command line; returns the exit code."""
-    parser = argparse.ArgumentParser(
-        prog="python -m jobs.demo", description="Pack the demo on an embedded Hub and stream one batch of it."
-    )
+    parser = new_parser("demo", "Pack the demo on an embedded Hub and stream one batch of it.")
     parser.add_argument(
         "folder", nargs="?", default=ROOT / ".local_hub", help="where the Hub is kept (default: .local_hub)"
     )
     folder = parser.parse_args(argv).folder
     try:
         hub = _start_hub(folder)
-    except ValueError as error:  # the folder's Hub is being served by another process
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+    except ValueError as error:  # another process serves the folder's Hub
+        return fail(error)
     try:
         return run(hub)
     finally:
@@ -52,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _start_hub(folder: str | Path) -> LocalHub:
-    """At the port of `make hub`, so that addresses printed now hold then; at any when that one is taken."""
+    """At the port of `make hub`, so that the addresses printed now are right then; at any when that one is taken."""
     try:
         return LocalHub(folder, port=PORT).start()
     except OSError as error:
@@ -65,48 +60,16 @@ def run(hub: LocalHub) -> int:
     """The demo against a Hub that is served; returns the exit code."""
     os.environ |= hub.environment()  # before huggingface_hub is imported and before the JVM starts
     from jobs import pack
-    from jobs.shards.session import get_session
 
     print(f"hub          {hub.url}, kept in {hub.root}")
-    spark = get_session()
-    upload_source()
-    code = pack.main(["--config", str(ROOT / "conf" / "jobs" / "demo.yaml"), f"processor.path={DEMO}/processor"])
+    spark = start_spark()
+    code = pack.main([*JOB])
     if code:
         return code
     show_batch()
     print(NEXT)
     spark.stop()
     return 0
-
-
-def upload_source() -> None:
-    """The shipped rows as a dataset on the Hub, with a card for its configurations, which goes there last."""
-    import pyarrow.parquet as pq
-    from huggingface_hub import HfApi
-
-    api = HfApi()
-    api.create_repo(SOURCE, repo_type="dataset", exist_ok=True)
-    api.upload_folder(folder_path=DEMO / "source", repo_id=SOURCE, repo_type="dataset", delete_patterns="*.parquet")
-    configs = sorted(path.name for path in (DEMO / "source").iterdir())
-    schema = pq.read_schema(next((DEMO / "source" / configs[0]).glob("*.parquet"))).remove_metadata()
-    licenses = {name for file in (DEMO / "source").rglob("*.parquet")
-                for name in pq.read_table(file, columns=["license"])["license"].to_pylist()}  # fmt: skip
-    card = source_card(configs, schema, sorted(licenses))
-    api.upload_file(path_or_fileobj=card.encode(), path_in_repo="README.md", repo_id=SOURCE, repo_type="dataset")
-
-
-def source_card(configs: list[str], schema, licenses: list[str]) -> str:
-    """A dataset card that gives each folder its configuration and the `images` column its Image feature."""
-    from jobs.revision.card import yaml_features
-    from jobs.sources.licenses import front_matter
-
-    front = {
-        **front_matter(licenses),
-        "configs": [{"config_name": c, "data_files": [{"split": "train", "path": f"{c}/train-*"}]} for c in configs],
-        "dataset_info": [{"config_name": c, "features": yaml_features(schema)} for c in configs],
-    }
-    text = "The demo source of packing-udfs; `license` of each row says what it is under."
-    return f"---\n{json.dumps(front)}\n---\n{text}\n"
 
 
 def show_batch() -> None:
@@ -116,7 +79,7 @@ def show_batch() -> None:
 
     from packing_udfs.reader import PackedDataset
 
-    dataset = PackedDataset(PACKED, global_batch_size=4, processor=str(DEMO / "processor"))
+    dataset = PackedDataset(PACKED, global_batch_size=4, processor=PROCESSOR)
     batch = next(iter(DataLoader(dataset, batch_size=None)))
     print(f"batch        1 of {len(dataset)}, {len(dataset.dropped)} packs left over")
     for name, value in batch.items():

@@ -1,11 +1,10 @@
-"""A new version of the demo's source on the Hub: what people do to a dataset after it has been packed.
+"""A new version of the demo's source on the Hub, as people edit a dataset after it was packed.
 
     python -m jobs.demo.edit [--every 50]
 
 The Hub is that of the environment, as `make hub` prints it.
 """
 
-import argparse
 import io
 import os
 import sys
@@ -14,12 +13,15 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from jobs.demo.__main__ import SOURCE
+from jobs.command import fail, new_parser
+from jobs.demo.start import SOURCE
 from packing_udfs.storage.hub_errors import one_line
+
+__all__ = ["edit_source", "main"]
 
 
 def edit_source(every: int) -> int:
-    """Let the last answer of each `every`-th row of each file end in other words, in one commit; the number of rows."""
+    """Edit the last answer of each `every`-th row of each file, in one commit; returns the number of edited rows."""
     from huggingface_hub import CommitOperationAdd, HfApi
 
     api, operations, num_edited = HfApi(), [], 0
@@ -42,10 +44,8 @@ def edit_source(every: int) -> int:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Command line; returns the exit code."""
-    parser = argparse.ArgumentParser(
-        prog="python -m jobs.demo.edit",
-        description=f"Edit some answers of {SOURCE}, on the Hub that the environment names (`make hub` prints it).",
-    )
+    description = f"Edit some answers of {SOURCE}, on the Hub that the environment names (`make hub` prints it)."
+    parser = new_parser("demo.edit", description)
     parser.add_argument("--every", type=int, default=50, metavar="N", help="edit each N-th row (%(default)s)")
     every = parser.parse_args(argv).every
     if every < 1:
@@ -57,8 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         print(f"edited       {edit_source(every):,} rows of {SOURCE}")
     except HfHubHTTPError as error:
-        print(f"error: {SOURCE} at {os.environ['HF_ENDPOINT']}: {one_line(error)}", file=sys.stderr)
-        return 1
+        return fail(f"{SOURCE} at {os.environ['HF_ENDPOINT']}: {one_line(error)}")
     return 0
 
 

@@ -2,12 +2,12 @@
 
     python -m jobs.demo.train user/demo-packed OUTPUT [--steps N] [--pause-after STEP]
 
-After each step it keeps OUTPUT/checkpoint: model, optimizer, the reader's state and the losses so far. Started again,
-it goes on from there. The model is of the demo processor's architecture, with few weights; samples of a pack are kept
-apart by a block mask. With --pause-after it stops behind that step and waits to be killed.
+After each step it writes OUTPUT/checkpoint: model, optimizer, the reader's state and the losses so far. A restarted
+process resumes from it. The model has the demo processor's architecture and few weights; a block mask keeps the samples
+of a pack apart. With --pause-after it stops after that step and waits to be killed.
 """
 
-import argparse
+import signal
 import subprocess
 import sys
 import time
@@ -17,9 +17,12 @@ import torch
 import transformers
 from torch.utils.data import DataLoader
 
-from jobs.demo.__main__ import DEMO, ROOT
+from jobs.command import new_parser
+from jobs.demo.start import PROCESSOR, ROOT
 from packing_udfs.collate import block_mask
 from packing_udfs.reader import PackedDataset
+
+__all__ = ["main", "run", "tiny_vlm", "train", "train_step"]
 
 GLOBAL_BATCH_SIZE, LEARNING_RATE = 2, 1e-2
 
@@ -48,7 +51,6 @@ def tiny_vlm(processor) -> transformers.PreTrainedModel:
         },
         scale_factor=1,
         image_token_id=processor.image_token_id,
-        pad_token_id=0,
     )
     return transformers.Idefics3ForConditionalGeneration(config)
 
@@ -103,32 +105,25 @@ def _save(checkpoint: Path, model, optimizer, state: dict, losses: list[float]) 
     draft.replace(checkpoint)
 
 
-def start(repo: str, output: Path, *options: str) -> subprocess.Popen:
-    """This script in a process of its own."""
-    command = [sys.executable, "-m", "jobs.demo.train", repo, str(output), *options]
-    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL)
+def run(repo: str, output: Path, num_steps: int, kill_after: int | None = None) -> list[float]:
+    """Train in a process of its own, from its checkpoint where there is one; the losses of all steps.
 
-
-def run(repo: str, output: Path, num_steps: int) -> list[float]:
-    """Train in a process of its own, from its checkpoint where there is one; the losses of all steps."""
-    process = start(repo, output, "--steps", str(num_steps))
-    if process.wait():
+    kill_after: kill the process after this step.
+    """
+    command = [sys.executable, "-m", "jobs.demo.train", repo, str(output), "--steps", str(num_steps)]
+    if kill_after is not None:
+        command += ["--pause-after", str(kill_after)]
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL)
+    if kill_after is not None:
+        while process.poll() is None and len(_losses(output)) < kill_after:
+            time.sleep(0.2)
+        process.kill()
+    if process.wait() != (0 if kill_after is None else -signal.SIGKILL):
         raise RuntimeError(f"training ended with {process.returncode}")
-    return losses_of(output)
+    return _losses(output)
 
 
-def run_and_kill(repo: str, output: Path, num_steps: int, after: int) -> list[float]:
-    """Train in a process of its own and kill it behind step `after`; the losses of its steps."""
-    process = start(repo, output, "--steps", str(num_steps), "--pause-after", str(after))
-    while process.poll() is None and len(losses_of(output)) < after:
-        time.sleep(0.2)
-    process.kill()
-    if process.wait() != -9:
-        raise RuntimeError(f"training ended with {process.returncode} before it was killed")
-    return losses_of(output)
-
-
-def losses_of(output: Path) -> list[float]:
+def _losses(output: Path) -> list[float]:
     """The losses in a folder's checkpoint; none before there is one."""
     checkpoint = output / "checkpoint"
     return torch.load(checkpoint)["losses"] if checkpoint.exists() else []
@@ -136,18 +131,16 @@ def losses_of(output: Path) -> list[float]:
 
 def main(argv: list[str] | None = None) -> int:
     """Command line; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m jobs.demo.train", description="Train a tiny model from packs.")
+    parser = new_parser("demo.train", "Train a tiny model from packs.")
     parser.add_argument("dataset", help="owner/name on the Hub, or a folder")
     parser.add_argument("output", type=Path, help="folder of the checkpoint")
     parser.add_argument("--steps", type=int, default=10, help="steps in all (%(default)s)")
-    parser.add_argument("--pause-after", type=int, metavar="STEP", help="wait behind this step, to be killed")
+    parser.add_argument("--pause-after", type=int, metavar="STEP", help="wait after this step, to be killed")
     args = parser.parse_args(argv)
     args.output.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)  # sums in one order: a resumed run is equal to the last bit
-    processor = transformers.AutoProcessor.from_pretrained(DEMO / "processor")
-    dataset = PackedDataset(
-        args.dataset, global_batch_size=GLOBAL_BATCH_SIZE, processor=str(DEMO / "processor"), blank=True
-    )
+    processor = transformers.AutoProcessor.from_pretrained(PROCESSOR)
+    dataset = PackedDataset(args.dataset, global_batch_size=GLOBAL_BATCH_SIZE, processor=PROCESSOR, blank=True)
     losses = train(dataset, processor, args.output, args.steps, args.pause_after)
     print("\n".join(f"step {step:>3}  loss {loss:.4f}" for step, loss in enumerate(losses, 1)))
     return 0

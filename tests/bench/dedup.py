@@ -199,7 +199,7 @@ def _pack(work: dict) -> dict:
     """In the child: pack each shard as a worker does, upload it, and commit where asked for."""
     from huggingface_hub import HfApi
 
-    from jobs.demo.__main__ import DEMO
+    from jobs.demo.start import DEMO
     from jobs.output.finished_shard import from_ipc
     from jobs.output.hub_repository import Repository
     from jobs.shards.last_version import LastVersion

@@ -24,7 +24,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from jobs.demo.__main__ import DEMO
+from jobs.demo.start import DEMO
 from jobs.local_hub import LocalHub
 from jobs.output.finished_shard import ShardFile, to_ipc
 from jobs.output.hub_repository import Repository

@@ -6,7 +6,7 @@ import pytest
 from huggingface_hub import HfApi
 
 from jobs import pack
-from jobs.demo.__main__ import DEMO, SOURCE, upload_source
+from jobs.demo.start import DEMO, SOURCE, upload_source
 from jobs.shards.session import get_session
 from packing_udfs import config, config_file
 

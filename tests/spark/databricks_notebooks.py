@@ -56,7 +56,7 @@ def main() -> None:
     path = ROOT / "notebooks" / "3_pack_on_databricks.ipynb"
     with tempfile.TemporaryDirectory() as folder, LocalHub(Path(folder, "hub")) as hub:
         os.environ |= hub.environment()  # before huggingface_hub is imported
-        from jobs.demo.__main__ import upload_source
+        from jobs.demo.start import upload_source
 
         upload_source()
         executed = execute(path, {"config": "conf/jobs/demo.yaml", "output": "user/packed-on-databricks"})

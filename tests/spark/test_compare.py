@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from jobs import compare
-from jobs.demo.__main__ import DEMO
+from jobs.demo.start import DEMO
 from jobs.sources import sample
 from jobs.sources.pin import pin, read
 from jobs.sources.sample import read_sample

@@ -8,7 +8,7 @@ import pytest
 from huggingface_hub import HfFileSystem
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from jobs.demo.__main__ import DEMO
+from jobs.demo.start import DEMO
 from jobs.sources.huggingface import HuggingFace
 from packing_udfs import contract
 from tests.spark.made_sources import parquet, upload

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from jobs import pack, report
-from jobs.demo.__main__ import DEMO
+from jobs.demo.start import DEMO
 from jobs.output import sidecars
 from jobs.output.folder import Folder
 from jobs.sources.pinned import SourceError

@@ -13,7 +13,7 @@ from huggingface_hub import HfFileSystem
 from transformers import AutoProcessor
 
 from jobs import pack, validate
-from jobs.demo.__main__ import DEMO
+from jobs.demo.start import DEMO
 from jobs.output import hub_repository, interface
 from jobs.shards.ledger import QualityError
 from packing_udfs import config, contract, manifest
