@@ -13,7 +13,7 @@ from jobs.pages import drawing
 from jobs.pages.drawing import Part, TokenRow, Valued
 from jobs.pages.sample_cards import SampleCard
 from packing_udfs.encode.images import read_size
-from packing_udfs.published.pictures import IMAGE, PAD, RESPONSE, thumbnail
+from packing_udfs.published.pictures import IMAGE, PAD, RESPONSE, spread, thumbnail
 
 __all__ = ["figures", "page", "sample_cards"]
 
@@ -56,7 +56,7 @@ def figures(found: Comparison) -> dict[str, Figure]:
 
 def _picture(found: Comparison, stage: Stage) -> Figure:
     """Rows of a stage."""
-    chosen = _typical_batch(found, stage) if stage.name == "naive_padding" else _spread(len(stage.rows))
+    chosen = _typical_batch(found, stage) if stage.name == "naive_padding" else spread(len(stage.rows), NUM_ROWS)
     costs = row_sums(stage, found.samples.vision_costs)
     rows = [
         TokenRow(
@@ -76,22 +76,17 @@ def _picture(found: Comparison, stage: Stage) -> Figure:
     )
 
 
-def _spread(num_rows: int) -> np.ndarray:
-    """NUM_ROWS rows at equal distances, so that the first packs and the last are among them."""
-    return np.unique(np.linspace(0, num_rows - 1, NUM_ROWS).astype(np.int64))
-
-
-def _typical_batch(found: Comparison, stage: Stage) -> np.ndarray:
+def _typical_batch(found: Comparison, stage: Stage) -> list[int]:
     """The rows of the full batch whose share of padding is nearest to that of the stage."""
     size = found.figures.naive_batch
     if len(stage.rows) <= size:
-        return np.arange(len(stage.rows))
+        return list(range(len(stage.rows)))
     full = len(stage.rows) // size * size
     tokens = found.samples.lengths[:full].reshape(-1, size).sum(axis=1)
     positions = stage.widths[:full].reshape(-1, size).sum(axis=1)
     waste = 1 - found.samples.lengths.sum() / stage.widths.sum()
     batch = int(np.abs(1 - tokens / positions - waste).argmin())
-    return np.arange(batch * size, (batch + 1) * size)
+    return list(range(batch * size, (batch + 1) * size))
 
 
 def _positions(found: Comparison) -> Figure:
