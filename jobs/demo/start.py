@@ -63,7 +63,7 @@ def upload_source() -> None:
     for file in files:
         licenses.update(pq.read_table(file, columns=["license"])["license"].to_pylist())
     schema = pq.read_schema(files[0]).remove_metadata()
-    card = _source_card([file.parent.name for file in files], schema, sorted(licenses))
+    card = _source_card(sorted({file.parent.name for file in files}), schema, sorted(licenses))
     api.upload_file(path_or_fileobj=card.encode(), path_in_repo="README.md", repo_id=SOURCE, repo_type="dataset")
 
 
