@@ -12,7 +12,7 @@ from datasets import Image, List, load_dataset
 from huggingface_hub import HfFileSystem
 from transformers import AutoProcessor
 
-from jobs import pack, validate
+from jobs import pack, report, validate
 from jobs.demo.start import DEMO
 from jobs.output import hub_repository, interface
 from jobs.shards.ledger import QualityError
@@ -165,7 +165,7 @@ def test_card_is_readable_and_names_licences(packed, api):
 def test_what_is_published_is_sound_and_its_page_is_made_of_it(packed, api, tmp_path, capsys):
     assert validate.main(["user/packed", "--processor", str(DEMO / "processor")]) == 0
     assert capsys.readouterr().out.startswith("no findings in ")
-    assert pack.report.main(["user/packed", "--revision", packed["commit"], "--out", str(tmp_path / "page.html")]) == 0
+    assert report.main(["user/packed", "--revision", packed["commit"], "--out", str(tmp_path / "page.html")]) == 0
     assert (tmp_path / "page.html").read_bytes() == download(api, "user/packed", "report.html").read_bytes()
 
 
