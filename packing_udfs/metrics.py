@@ -33,7 +33,11 @@ def shard_sums(lengths: np.ndarray, vision_costs: np.ndarray, num_packs: int, bo
 
 
 def histograms(
-    lengths: np.ndarray, vision_costs: np.ndarray, num_images: np.ndarray, packs: Sequence[np.ndarray], seq_len: int
+    lengths: np.ndarray,
+    vision_costs: np.ndarray,
+    num_images: np.ndarray,
+    packs: Sequence[Sequence[int] | np.ndarray],
+    seq_len: int,
 ) -> dict[str, dict[str, int]]:
     """Histograms of one shard's samples and packs, as counts by the largest value of a bin (see the module docstring).
 

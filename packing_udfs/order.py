@@ -165,7 +165,10 @@ def make_order(
     is_padding = np.zeros(steps[0].shape, dtype=bool)
     if end == "pad" and len(remainder[0]):
         repeats = np.arange(global_batch_size) % len(remainder[0])
-        steps = tuple(np.concatenate([part, rest[repeats][None]]) for part, rest in zip(steps, remainder, strict=True))
+        groups, rows = (
+            np.concatenate([part, rest[repeats][None]]) for part, rest in zip(steps, remainder, strict=True)
+        )
+        steps = (groups, rows)
         is_padding = np.concatenate([is_padding, (np.arange(global_batch_size) >= len(remainder[0]))[None]])
         remainder = (remainder[0][:0], remainder[1][:0])
     return Order(
@@ -178,7 +181,7 @@ def make_order(
         balance=balance,
         cycles=cycles,
         cycle_steps=cycle_steps,
-        leftovers=(*steps, is_padding),
+        leftovers=(steps[0], steps[1], is_padding),
     )
 
 

@@ -50,7 +50,7 @@ def too_large(
     lengths in tokens, vision_costs in the budget's unit. A budget that is set needs its costs (ValueError).
     """
     sizes, caps, _ = _demands(lengths, budgets, vision_costs, num_images)
-    return (sizes > caps[:, None]).any(axis=0)
+    return np.any(sizes > caps[:, None], axis=0)
 
 
 def bound(
@@ -152,7 +152,7 @@ def balanced(
     for way in _ways(limited, caps):
         if best and len(best) <= least + (0 if way is PATTERNS else max(1, least // 500)):
             break
-        if way is PATTERNS:
+        if way is None:  # PATTERNS
             bins = fill_patterns(limited, caps)
         else:
             weight, complete = way
@@ -258,7 +258,7 @@ def _place(
     room = np.empty((len(caps), sizes.shape[1]), dtype=np.int64)
     bins: list[list[int]] = []
     for i in order.tolist():
-        fits = (room[:, : len(bins)] >= sizes[:, i, None]).all(axis=0)
+        fits = np.asarray((room[:, : len(bins)] >= sizes[:, i, None]).all(axis=0))
         if fits.any():
             at = choose(room[:, : len(bins)], fits)
         else:

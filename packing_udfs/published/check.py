@@ -79,7 +79,7 @@ def _nulls(columns: dict[str, pa.Array]) -> Iterator[Fault]:
 
 def _counts(columns: dict[str, pa.Array]) -> Iterator[Fault]:
     def lengths(name: str) -> np.ndarray:
-        return pc.list_value_length(columns[name]).to_numpy(zero_copy_only=False)
+        return pc.call_function("list_value_length", [columns[name]]).to_numpy(zero_copy_only=False)
 
     def total(name: str) -> np.ndarray:
         return segment_sums(columns[name].flatten().to_numpy(), lengths(name))
@@ -147,7 +147,7 @@ def _tokens(columns: dict[str, pa.Array]) -> Iterator[Fault]:
 
 
 def _samples(columns: dict[str, pa.Array], limits: Limits) -> Iterator[Fault]:
-    samples = pc.list_value_length(columns["sample_ids"]).to_numpy(zero_copy_only=False)
+    samples = pc.call_function("list_value_length", [columns["sample_ids"]]).to_numpy(zero_copy_only=False)
     packs = np.repeat(np.arange(len(samples)), samples)
     most = limits.max_images_per_sample
     many = columns["sample_num_images"].flatten().to_numpy() > (np.inf if most is None else most)
@@ -155,7 +155,9 @@ def _samples(columns: dict[str, pa.Array], limits: Limits) -> Iterator[Fault]:
     yield from _named(_any(many, packs, len(samples)), lambda i: message, "sample_num_images")
     if limits.sources:
         names = columns["sample_sources"].flatten()
-        unknown = ~pc.is_in(names, pa.array(limits.sources)).to_numpy(zero_copy_only=False)
+        unknown = ~pc.call_function("is_in", [names], pc.SetLookupOptions(pa.array(limits.sources))).to_numpy(
+            zero_copy_only=False
+        )
         of_pack = dict(zip(packs[unknown][::-1].tolist(), names.filter(unknown).to_pylist()[::-1], strict=True))
         unknown_packs = _any(unknown, packs, len(samples))
         yield from _named(unknown_packs, lambda i: f"{of_pack[i]!r} is no source of the manifest", "sample_sources")
@@ -167,7 +169,7 @@ def _placeholders(columns: dict[str, pa.Array], limits: Limits) -> Iterator[Faul
     is_image = columns["input_ids"].flatten().to_numpy() == limits.image_token
     labels, lengths = columns["labels"].flatten().to_numpy(), columns["sample_lengths"].flatten().to_numpy()
     num_images = columns["sample_num_images"].flatten().to_numpy()
-    samples = pc.list_value_length(columns["sample_ids"]).to_numpy(zero_copy_only=False)
+    samples = pc.call_function("list_value_length", [columns["sample_ids"]]).to_numpy(zero_copy_only=False)
     packs, num_packs = np.repeat(np.arange(len(samples)), samples), len(samples)
     stated = segment_sums(columns["image_num_tokens"].flatten().to_numpy(), num_images)
     found = segment_sums(is_image, lengths)
@@ -214,7 +216,7 @@ def _image_problem(data: bytes, size: Size, decodes: bool) -> str | None:
 
 def _costs(columns: dict[str, pa.Array], sizes: list[Size], family: Family) -> Iterator[Fault]:
     """Placeholders and vision cost as the processor has them for images of these sizes."""
-    samples = pc.list_value_length(columns["sample_ids"]).to_numpy(zero_copy_only=False)
+    samples = pc.call_function("list_value_length", [columns["sample_ids"]]).to_numpy(zero_copy_only=False)
     counts, costs, stated = [], [], columns["vision_cost"].to_numpy()
     remaining = iter(sizes)
     for num_images in columns["sample_num_images"].flatten().to_pylist():

@@ -93,7 +93,9 @@ def kinds(input_ids, labels, token: int | None) -> np.ndarray:
 def runs(values: np.ndarray) -> list[list[int]]:
     """Runs of equal values as [value, length]: runs([0, 0, 2, 2, 2]) == [[0, 2], [2, 3]]."""
     starts = np.flatnonzero(np.diff(values, prepend=-1))
-    return [[int(values[at]), n] for at, n in zip(starts, np.diff([*starts, len(values)]).tolist(), strict=True)]
+    return [
+        [int(values[at]), n] for at, n in zip(starts, np.diff(np.append(starts, len(values))).tolist(), strict=True)
+    ]
 
 
 def image_token_id(packs: pa.Table) -> int | None:

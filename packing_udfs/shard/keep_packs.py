@@ -211,7 +211,9 @@ def _counted(previous: Previous, packs: list[LastPack], groups: list[list[list[i
     """The plan with what became of the packs of the last version."""
     whole = {tuple(pack.slots): pack.place for pack in packs if not pack.is_changed}
     touched = {i for pack in packs if pack.is_changed for i in pack.members()}
-    places = {tuple(members): (g, p) for g, group in enumerate(groups) for p, members in enumerate(group)}
+    places: dict[tuple[int | None, ...], tuple[int, int]] = {}
+    for g, group in enumerate(groups):
+        places |= {tuple(members): (g, p) for p, members in enumerate(group)}
     num_kept = sum(places.get(members) == place for members, place in whole.items())
     num_same = sum(members in places for members in whole)
     num_changed = sum(not touched.isdisjoint(members) for members in places)

@@ -43,8 +43,10 @@ def read_previous(source: Source, row_groups: Sequence[dict], *, with_tokens: bo
 
 def _check_whole(table: pa.Table, where: str) -> None:
     """Raises ContractError for a pack of which not every sample is described."""
-    counts = [pc.list_value_length(table[name]) for name in LIGHT]
-    has_nulls = any(table[name].null_count or pc.list_flatten(table[name]).null_count for name in LIGHT)
+    counts = [pc.call_function("list_value_length", [table[name]]) for name in LIGHT]
+    has_nulls = any(
+        table[name].null_count or pc.call_function("list_flatten", [table[name]]).null_count for name in LIGHT
+    )
     if has_nulls or any(other != counts[0] for other in counts):
         raise contract.ContractError(f"{where}: its lists of samples disagree")
 

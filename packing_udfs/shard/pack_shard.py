@@ -258,8 +258,8 @@ def _usable(
     rows: Rows, i: int, settings: PackSettings, outcomes: Outcomes
 ) -> tuple[list[dict], list[Size]] | EncodeError:
     """A row's messages and the sizes of its images, which become here what is stored: frames of videos, scaled down."""
-    if rows.reason[i] is not None:
-        return EncodeError(rows.reason[i], "")
+    if (reason := rows.reason[i]) is not None:
+        return EncodeError(reason, "")
     if rows.sample_id[i] in settings.taken_down:
         return EncodeError("taken_down", "")
     messages = rows.messages(i)

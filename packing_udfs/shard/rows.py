@@ -1,5 +1,7 @@
 """A shard's rows as the grouped UDF is given them, put in order and freed from pandas; and which of them repeat."""
 
+from typing import Any
+
 import pandas as pd
 
 from packing_udfs.contract import SAMPLE_SCHEMA
@@ -24,7 +26,7 @@ class Rows:
         self.reason: list[str | None] = plain["reason"]
         self.num_turns_dropped = [int(value or 0) for value in plain["num_turns_dropped"]]
         self._messages: list = plain["messages"]
-        self.images: list[list[dict | None]] = [[] if value is None else list(value) for value in plain["images"]]
+        self.images: list[list[Any]] = [[] if value is None else list(value) for value in plain["images"]]
 
     def __len__(self) -> int:
         return len(self.sample_id)
