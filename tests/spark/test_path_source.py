@@ -7,8 +7,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from jobs.sources import parquet_folder, sample
+from jobs.sources import pin as pin_module
 from jobs.sources.pin import check_unchanged, pin, read
-from jobs.sources.pin import pin as pin_module
 from jobs.sources.pinned import SourceError
 from packing_udfs.config import Source
 from tests.spark.made_sources import VQA, answers, picture, vqa_rows

@@ -13,10 +13,10 @@ from datasets.packaged_modules.webdataset.webdataset import WebDataset
 from huggingface_hub import HfFileSystem
 
 from jobs.sources import hub_rows
+from jobs.sources import pin as pin_module
 from jobs.sources.huggingface import HuggingFace
 from jobs.sources.media_folder import read_folder
 from jobs.sources.pin import pin, read
-from jobs.sources.pin import pin as pin_module
 from jobs.sources.pinned import SourceError
 from jobs.sources.row_counts import Headers, count_rows
 from tests.spark.conftest import demo_tree
