@@ -24,16 +24,10 @@ __all__ = ["FAMILIES", "QwenVL", "family_of"]
 # Packs are trained with causal attention inside each sample. These models attend in another way, so a pack would
 # train a different model.
 _NOT_CAUSAL = {
-    "Gemma3Processor": "attends in both directions within an image",
-    "Gemma4Processor": "attends in both directions within an image",
-    "Gemma4UnifiedProcessor": "attends in both directions within an image",
-    "ShieldGemma2Processor": "attends in both directions within an image",
-    "Molmo2Processor": "attends in both directions within an image",
-    "PaliGemmaProcessor": "attends in both directions over images and question",
-    "ColPaliProcessor": "attends in both directions over images and question",
-    "MllamaProcessor": "reads images through cross-attention, which has no place in a pack",
-    "IdeficsProcessor": "reads images through cross-attention, which has no place in a pack",
-    "Florence2Processor": "is an encoder and a decoder, which take two sequences",
+    "attends in both directions within an image": ("Gemma3", "Gemma4", "Gemma4Unified", "ShieldGemma2", "Molmo2"),
+    "attends in both directions over images and question": ("PaliGemma", "ColPali"),
+    "reads images through cross-attention, which has no place in a pack": ("Mllama", "Idefics"),
+    "is an encoder and a decoder, which take two sequences": ("Florence2",),
 }
 
 
@@ -77,11 +71,6 @@ class _FromSizes:
         return ids, int((ids == self.processor.image_token_id).sum())
 
 
-def _no_pixels(size: Size) -> np.ndarray:
-    """An image [3, height, width] that takes no memory, where only the shape is looked at."""
-    return np.broadcast_to(np.float32(0), (3, *size))
-
-
 class Idefics3(_FromSizes):
     """Idefics3 and SmolVLM: an image is cut into rows × columns of tiles, and one more tile shows the whole.
 
@@ -108,7 +97,8 @@ class Idefics3(_FromSizes):
         ip = self.processor.image_processor
         if not ip.do_image_splitting:
             return Grid(0, 0)
-        size = Size(*get_resize_output_image_size(_no_pixels(size), ip.size["longest_edge"]))
+        no_pixels = np.empty((0, *size))  # only the shape is looked at
+        size = Size(*get_resize_output_image_size(no_pixels, ip.size["longest_edge"]))
         tile, aspect = ip.max_image_size["longest_edge"], size.width / size.height
         if size.width >= size.height:
             cols = math.ceil(size.width / tile)
@@ -160,6 +150,10 @@ class _EqualTiles(_FromSizes):
         size = ip.crop_size if getattr(ip, "do_center_crop", False) else ip.size
         return Size(size["height"], size["width"])
 
+    def _no_pixels(self) -> np.ndarray:
+        """A tile [3, height, width] that takes no memory, for a processor that looks only at its shape."""
+        return np.broadcast_to(np.float32(0), (3, *self._tile()))
+
     def _num_tiles(self, size: Size) -> int:
         """Tiles of an image that is scaled to the best of several resolutions, and one of the whole image."""
         from transformers.image_processing_utils import select_best_resolution
@@ -173,14 +167,14 @@ class Llava(_EqualTiles):
     """LLaVA: every image is resized or cropped to one square."""
 
     def image(self, size: Size) -> ImageTokens:
-        return self._tokens({"pixel_values": [_no_pixels(self._tile())]}, 1)
+        return self._tokens({"pixel_values": [self._no_pixels()]}, 1)
 
 
 class LlavaNext(_EqualTiles):
     """LLaVA-NeXT: the image scaled to the best of several resolutions and cut into tiles, and one tile of the whole."""
 
     def image(self, size: Size) -> ImageTokens:
-        inputs = {"image_sizes": [list(size)], "pixel_values": [[_no_pixels(self._tile())]]}
+        inputs = {"image_sizes": [list(size)], "pixel_values": [[self._no_pixels()]]}
         return self._tokens(inputs, self._num_tiles(size))
 
 
@@ -190,7 +184,7 @@ class LlavaOnevision(_EqualTiles):
     def expand(self, sizes: tuple[Size, ...]) -> list[ImageTokens]:
         inputs = {
             "image_sizes": [list(size) for size in sizes],
-            "pixel_values": [[_no_pixels(self._tile())]],
+            "pixel_values": [[self._no_pixels()]],
             "batch_num_images": [len(sizes)],
         }
         costs = [self._num_tiles(sizes[0])] if len(sizes) == 1 else [1] * len(sizes)
@@ -232,7 +226,8 @@ def family_of(processor) -> Family:
     Raises ValueError for a model that cannot be trained on packs with causal attention.
     """
     name = type(processor).__name__
-    if name in _NOT_CAUSAL:
-        raise ValueError(f"processor: {name} cannot be used: its model {_NOT_CAUSAL[name]}")
+    for reason, models in _NOT_CAUSAL.items():
+        if name.removesuffix("Processor") in models:
+            raise ValueError(f"processor: {name} cannot be used: its model {reason}")
     family = FAMILIES.get(name)
     return family(processor) if family is not None and family.accepts(processor) else RealProcessor(processor)

@@ -85,5 +85,5 @@ def test_models_with_one_position_a_token_need_no_rule(name):
 def test_an_unknown_rule_is_refused():
     class Glm4vProcessor: ...
 
-    with pytest.raises(ValueError, match="Glm4vProcessor has several positions a token"):
+    with pytest.raises(ValueError, match="Glm4vProcessor has several positions per token"):
         rule_of(Glm4vProcessor())
