@@ -6,10 +6,10 @@
 sample to seq_len; 4. greedy and first-fit decreasing packing by lengths alone; 5. balanced packing under all budgets.
 Writes compare.html, which opens anywhere, and compare.json with the same numbers.
 
-The configuration is the job's. Sources are pinned as in the job, and the job's own expressions turn a seeded sample of
-their rows into samples (`jobs.sources.sample`). Nothing is written to the Hub. The job's own `pack_shard`, with budgets
-that no sample exceeds, encodes the samples; its quarantine is what no stage can use. Cost: starting Spark, and about a
-millisecond a row. Rejected: numbers for whole sources (the job's report has them).
+The configuration is the job's. The job's own expressions turn a seeded sample of the sources' rows into samples
+(`jobs.sources.sample`), and its `pack_shard` with budgets that no sample exceeds encodes them; its quarantine is
+what no stage can use. Cost: starting Spark, and about a millisecond a row. Rejected: numbers for whole sources (the
+job's report has them).
 """
 
 import json
@@ -70,11 +70,9 @@ class SampleFigures(BaseModel):
 class Figures(BaseModel):
     """The numbers of a comparison: compare.json."""
 
-    config: dict[str, Any]
-    """As published files have it (`fingerprints.plain`)."""
+    config: dict[str, Any]  # as published files have it (`fingerprints.plain`)
     sources: list[SourceFigures]
-    processor: dict[str, str | None]
-    """name, class, revision, fingerprint and vision_unit."""
+    processor: dict[str, str | None]  # name, class, revision, fingerprint, vision_unit
     global_batch_size: int
     num_ranks: int = NUM_RANKS
     naive_batch: int = metrics.NAIVE_BATCH

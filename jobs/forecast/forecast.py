@@ -61,8 +61,7 @@ class Forecast(BaseModel):
     num_commits: int
     global_batch_size: int
     num_executors: int
-    interval: str
-    """What intervals are."""
+    interval: str  # what intervals are
     seq_len: int
     num_packs: Estimate = Field(title="packs")
     fill: Estimate = Field(title="fill")
@@ -131,11 +130,16 @@ def describe(
     num_small = len(ALWAYS) + len(splits_of(config)) * (3 if quarantine else 2)
     num_groups = np.maximum(num_shards, num_packs / config.shards.num_packs_per_row_group)
     upload = sums.num_bytes_written + FOOTER_BYTES * num_shards + FOOTER_BYTES_A_GROUP * num_groups
-    _check_file_bytes(config, upload[0] / num_shards)
-    commits = num_commits(
-        num_shards, num_small, _num_deleted(config, plan, head), config.output.max_operations_per_commit
-    )
-    warnings = _warn_of_row_groups(config, sums, num_packs[0], num_groups[0], global_batch_size)
+    if upload[0] / num_shards > MAX_FILE_BYTES:
+        raise ConfigError(
+            f"shards.num_shards: {config.shards.num_shards} makes files of {upload[0] / num_shards / 1e9:,.0f} GB, and "
+            f"the Hub takes {MAX_FILE_BYTES / 1e9:,.0f} GB; use more shards"
+        )
+    replaced = [p for s in splits_of(config) for p in head.files_of(s)] if config.output.mode == "overwrite" else []
+    num_deleted = len({*replaced, *head.left} - set(plan.paths))
+    commits = num_commits(num_shards, num_small, num_deleted, config.output.max_operations_per_commit)
+    group_bytes = float(sums.num_bytes_written[0] / num_packs[0]) * config.shards.num_packs_per_row_group
+    warnings = _warn_of_row_groups(config.shards.num_packs_per_row_group, group_bytes, num_groups[0], global_batch_size)
     warnings += _warn_of_run(config, sums, of_train[0], commits, global_batch_size)
     summed = [name for name in Forecast.model_fields if hasattr(sums, name)]
     return Forecast(
@@ -173,26 +177,8 @@ def _describe_source(sample: Sample) -> SourceForecast:
     )
 
 
-def _num_deleted(config: Config, plan: ShardPlan, head: Head) -> int:
-    """Files that the run removes."""
-    replaced = [p for s in splits_of(config) for p in head.files_of(s)] if config.output.mode == "overwrite" else []
-    return len({*replaced, *head.left} - set(plan.paths))
-
-
-def _check_file_bytes(config: Config, num_bytes: float) -> None:
-    if num_bytes > MAX_FILE_BYTES:
-        raise ConfigError(
-            f"shards.num_shards: {config.shards.num_shards} makes files of {num_bytes / 1e9:,.0f} GB, and the Hub "
-            f"takes {MAX_FILE_BYTES / 1e9:,.0f} GB; use more shards"
-        )
-
-
-def _warn_of_row_groups(
-    config: Config, sums: Totals, all_packs: float, num_groups: float, global_batch_size: int
-) -> list[str]:
+def _warn_of_row_groups(num_packs: int, num_bytes: float, num_groups: float, global_batch_size: int) -> list[str]:
     """A warning about too large or too small row groups, if any."""
-    num_packs = config.shards.num_packs_per_row_group
-    num_bytes = float(sums.num_bytes_written[0] / all_packs) * num_packs
     what = f"shards.num_packs_per_row_group: row groups of {num_bytes / 1e6:,.0f} MB; "
     if num_bytes > VIEWER_BYTES:
         return [f"{what}the Hub's viewer reads {VIEWER_BYTES / 1e6:,.0f} MB"]
