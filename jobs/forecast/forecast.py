@@ -127,7 +127,7 @@ def describe(
     num_packs = of_train + of_validation
     num_shards = len(plan.paths)
     quarantine = metrics.add(block.quarantine for sample in samples for block in sample.blocks)
-    num_small = len(ALWAYS) + len(splits_of(config)) * (3 if quarantine else 2)
+    num_files, commits = _count_files_and_commits(config, plan, head, bool(quarantine))
     num_groups = np.maximum(num_shards, num_packs / config.shards.num_packs_per_row_group)
     upload = sums.num_bytes_written + FOOTER_BYTES * num_shards + FOOTER_BYTES_A_GROUP * num_groups
     if upload[0] / num_shards > MAX_FILE_BYTES:
@@ -135,9 +135,6 @@ def describe(
             f"shards.num_shards: {config.shards.num_shards} makes files of {upload[0] / num_shards / 1e9:,.0f} GB, and "
             f"the Hub takes {MAX_FILE_BYTES / 1e9:,.0f} GB; use more shards"
         )
-    replaced = [p for s in splits_of(config) for p in head.files_of(s)] if config.output.mode == "overwrite" else []
-    num_deleted = len({*replaced, *head.left} - set(plan.paths))
-    commits = num_commits(num_shards, num_small, num_deleted, config.output.max_operations_per_commit)
     group_bytes = float(sums.num_bytes_written[0] / num_packs[0]) * config.shards.num_packs_per_row_group
     warnings = _warn_of_row_groups(config.shards.num_packs_per_row_group, group_bytes, num_groups[0], global_batch_size)
     warnings += _warn_of_run(config, sums, of_train[0], commits, global_batch_size)
@@ -146,7 +143,7 @@ def describe(
         repo=config.output.repo,
         sources=[_describe_source(sample) for sample in samples],
         num_shards=num_shards,
-        num_files=num_shards + num_small,
+        num_files=num_files,
         num_commits=commits,
         global_batch_size=global_batch_size,
         num_executors=num_executors,
@@ -162,6 +159,14 @@ def describe(
         warnings=warnings,
         **{name: interval(getattr(sums, name)) for name in summed},
     )
+
+
+def _count_files_and_commits(config: Config, plan: ShardPlan, head: Head, has_quarantine: bool) -> tuple[int, int]:
+    num_small = len(ALWAYS) + len(splits_of(config)) * (3 if has_quarantine else 2)
+    replaced = [p for s in splits_of(config) for p in head.files_of(s)] if config.output.mode == "overwrite" else []
+    num_deleted = len({*replaced, *head.left} - set(plan.paths))
+    commits = num_commits(len(plan.paths), num_small, num_deleted, config.output.max_operations_per_commit)
+    return len(plan.paths) + num_small, commits
 
 
 def _describe_source(sample: Sample) -> SourceForecast:
