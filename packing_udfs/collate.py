@@ -30,6 +30,7 @@ import torch
 
 from packing_udfs.contract import IGNORE_INDEX, ContractError
 from packing_udfs.encode.images import ImageError, decode
+from packing_udfs.walk import slices
 
 __all__ = ["Blank", "block_mask", "collate", "decode_images", "pixels"]
 
@@ -173,8 +174,7 @@ def decode_images(pack: dict) -> list:
 
 def _of_samples(pack: dict, images: list) -> list[list]:
     """A pack's images, one list per sample."""
-    ends = np.cumsum(np.asarray(pack["sample_num_images"])).tolist()
-    return [images[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+    return [images[part] for part in slices(pack["sample_num_images"])]
 
 
 def pixels(processor, images: Sequence[Sequence[list]], **options) -> dict:

@@ -17,6 +17,8 @@ Every field is nullable at every level, because `datasets` recognises an `Image`
 """
 
 import json
+from collections.abc import Mapping
+from typing import Literal, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -29,6 +31,7 @@ __all__ = [
     "MANIFEST_JSON",
     "MANIFEST_PARQUET",
     "MANIFEST_SCHEMA",
+    "PACK_COLUMNS",
     "PACK_SCHEMA",
     "QUARANTINE_DIR",
     "QUARANTINE_SCHEMA",
@@ -36,10 +39,13 @@ __all__ = [
     "REPORT",
     "SAMPLE_SCHEMA",
     "VERSION",
+    "Column",
     "ContractError",
+    "Level",
     "features",
     "leaf_paths",
     "parquet_metadata",
+    "schema_of",
     "writer_options",
 ]
 
@@ -76,25 +82,46 @@ SAMPLE_SCHEMA = pa.schema(
     ]
 )
 
+Level = Literal["token", "sample", "image", "pack"]
+
+
+class Column(NamedTuple):
+    """A column of packs, which is written, read, checked and taken apart by its level."""
+
+    level: Level
+    """What it has a value for: each token, sample or image of a pack, or the pack, for which samples' values add up."""
+    type: pa.DataType
+    """Of one value."""
+    keeps: str | None = None
+    """The column of SAMPLE_SCHEMA whose value it keeps for each sample."""
+
+
 # Images stand first in a file, because Xet recognises a file by its first chunk. An edited text in any pack of a row
 # group changes the bytes of its tokens, while its first image mostly stays.
-PACK_SCHEMA = pa.schema(
-    [
-        ("images", pa.list_(IMAGE)),
-        ("input_ids", pa.list_(pa.int32())),
-        ("labels", pa.list_(pa.int32())),
-        ("sample_lengths", pa.list_(pa.int32())),
-        ("sample_num_images", pa.list_(pa.int32())),
-        ("image_num_tokens", pa.list_(pa.int32())),
-        ("image_sizes", pa.list_(IMAGE_SIZE)),
-        ("sample_ids", pa.list_(pa.int64())),
-        ("sample_sources", pa.list_(pa.string())),
-        ("num_tokens", pa.int32()),
-        ("num_label_tokens", pa.int32()),
-        ("num_images", pa.int32()),
-        ("vision_cost", pa.int32()),
-    ]
-)
+PACK_COLUMNS = {
+    "images": Column("image", IMAGE),
+    "input_ids": Column("token", pa.int32()),
+    "labels": Column("token", pa.int32()),
+    "sample_lengths": Column("sample", pa.int32()),
+    "sample_num_images": Column("sample", pa.int32()),
+    "image_num_tokens": Column("image", pa.int32()),
+    "image_sizes": Column("image", IMAGE_SIZE),
+    "sample_ids": Column("sample", pa.int64(), keeps="sample_id"),
+    "sample_sources": Column("sample", pa.string(), keeps="source"),
+    "num_tokens": Column("pack", pa.int32()),
+    "num_label_tokens": Column("pack", pa.int32()),
+    "num_images": Column("pack", pa.int32()),
+    "vision_cost": Column("pack", pa.int32()),
+}
+
+
+def schema_of(columns: Mapping[str, Column]) -> pa.Schema:
+    """Columns as they are stored: a list, or a single value of the pack."""
+    kinds = {name: c.type if c.level == "pack" else pa.list_(c.type) for name, c in columns.items()}
+    return pa.schema(list(kinds.items()))
+
+
+PACK_SCHEMA = schema_of(PACK_COLUMNS)
 
 QUARANTINE_SCHEMA = pa.schema(
     [

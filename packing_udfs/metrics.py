@@ -15,47 +15,42 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from packing_udfs.knapsack import axes
+from packing_udfs.knapsack.axes import TOKENS, VISION, Amounts
+
+__all__ = ["NAIVE_BATCH", "add", "bins", "histograms", "shard_sums", "summarise"]
+
 NAIVE_BATCH = 16
 
 
-def shard_sums(lengths: np.ndarray, vision_costs: np.ndarray, num_packs: int, bound: int) -> dict[str, int]:
-    """Sums of one shard. `lengths`, `vision_costs`: int arrays [num_samples] in shard order."""
+def shard_sums(amounts: Amounts, num_packs: int, bound: int) -> dict[str, int]:
+    """Sums of one shard, whose samples are in shard order."""
+    lengths = amounts[TOKENS]
     batches = [lengths[i : i + NAIVE_BATCH] for i in range(0, len(lengths), NAIVE_BATCH)]
     return {
         "num_samples": len(lengths),
         "num_packs": num_packs,
         "bound": bound,
         "num_tokens": int(lengths.sum()),
-        "vision_cost": int(vision_costs.sum()),
-        "attention_cost": int((lengths.astype(np.int64) ** 2).sum()),
+        "vision_cost": int(amounts.get(VISION).sum()),
+        "attention_cost": int((lengths**2).sum()),
         "naive_tokens": sum(int(batch.max()) * len(batch) for batch in batches),
     }
 
 
 def histograms(
-    lengths: np.ndarray,
-    vision_costs: np.ndarray,
-    num_images: np.ndarray,
-    packs: Sequence[Sequence[int] | np.ndarray],
-    seq_len: int,
+    amounts: Amounts, packs: Sequence[Sequence[int] | np.ndarray], seq_len: int
 ) -> dict[str, dict[str, int]]:
-    """Histograms of one shard's samples and packs, as counts by the largest value of a bin (see the module docstring).
+    """Histograms of one shard's samples and packs on each axis: counts by the largest value of a bin (see above).
 
-    `lengths`, `vision_costs`, `num_images`: int arrays [num_samples]; `packs`: the samples of each pack. `pack_fill` is
-    in per cent of `seq_len`, rounded up, a bin for each.
+    packs: the samples of each pack. `pack_fill` stands for their tokens, in per cent of `seq_len`, rounded up.
     """
-
-    def of_packs(values: np.ndarray) -> np.ndarray:
-        return np.asarray([values[members].sum() for members in packs], np.int64)
-
-    return {
-        "sample_tokens": _counts(bins(lengths)),
-        "sample_images": _counts(bins(num_images)),
-        "sample_vision": _counts(bins(vision_costs)),
-        "pack_fill": _counts(-(-100 * of_packs(lengths) // seq_len)),
-        "pack_images": _counts(bins(of_packs(num_images))),
-        "pack_vision": _counts(bins(of_packs(vision_costs))),
-    }
+    found = {"pack_fill": _counts(-(-100 * amounts.of_packs(TOKENS, packs) // seq_len))}
+    for axis in axes.AXES:
+        found[f"sample_{axis.label}"] = _counts(bins(amounts.get(axis.name)))
+        if axis.name != TOKENS:
+            found[f"pack_{axis.label}"] = _counts(bins(amounts.of_packs(axis.name, packs)))
+    return found
 
 
 def bins(values: np.ndarray) -> np.ndarray:

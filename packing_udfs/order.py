@@ -31,6 +31,9 @@ import numpy as np
 import pyarrow as pa
 
 from packing_udfs.hashing import hashes, permutation
+from packing_udfs.walk import offsets
+
+__all__ = ["ORDER_VERSION", "Order", "Packs", "Visit", "make_order", "manifest_order"]
 
 ORDER_VERSION = 1
 
@@ -47,14 +50,35 @@ class Visit(NamedTuple):
     row_group: int
 
 
+class Packs(NamedTuple):
+    """Packs by their row group and their row in it, int64 arrays of one shape."""
+
+    row_groups: np.ndarray
+    rows: np.ndarray
+
+    def take(self, at: np.ndarray | slice) -> "Packs":
+        return Packs(self.row_groups[at], self.rows[at])
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Dealing:
+    """What decides how row groups are dealt, beside the manifest."""
+
+    num_lanes: int
+    seed: int
+    epoch: int
+    shuffle: bool
+    balance: bool
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Order:
     """One epoch. Made by `make_order`; row groups are numbered as the manifest's rows."""
 
     global_batch_size: int
     num_steps: int
-    dropped: tuple[np.ndarray, np.ndarray]
-    """(row_groups, rows) of the packs this epoch leaves out: fewer than global_batch_size, none with end="pad"."""
+    dropped: Packs
+    """What this epoch leaves out: fewer than global_batch_size packs, none with end="pad"."""
 
     seed: int = field(repr=False)
     epoch: int = field(repr=False)
@@ -76,7 +100,8 @@ class Order:
             raise IndexError(f"step {i} of an epoch of {self.num_steps} steps")
         start = int(self.cycle_steps[-1])
         if i >= start:
-            return tuple(part[i - start] for part in self.leftovers)
+            row_groups, rows, is_padding = (part[i - start] for part in self.leftovers)
+            return row_groups, rows, is_padding
         cycle = int(np.searchsorted(self.cycle_steps, i, side="right")) - 1
         rows = self._positions(cycle)[i - int(self.cycle_steps[cycle])]
         return self.cycles[cycle], np.ascontiguousarray(rows), np.zeros(self.global_batch_size, dtype=bool)
@@ -159,21 +184,21 @@ def make_order(
     group_of = np.repeat(np.arange(len(num_rows)), num_rows)
     mean_costs = np.bincount(group_of, weights=costs, minlength=len(num_rows)) / np.maximum(num_rows, 1)
     similar = mean_costs if balance else hashes(len(num_rows), seed, epoch, _GROUPS)
-    cycles, spare = _deal_cycles(num_rows, similar, np.asarray(files), global_batch_size, seed, epoch, shuffle)
-    cycle_steps = np.concatenate([[0], np.cumsum(num_rows[cycles[:, 0]])])
-    steps, remainder = _deal_leftovers(num_rows, costs, spare, global_batch_size, seed, epoch, shuffle, balance)
-    is_padding = np.zeros(steps[0].shape, dtype=bool)
-    if end == "pad" and len(remainder[0]):
-        repeats = np.arange(global_batch_size) % len(remainder[0])
-        groups, rows = (
-            np.concatenate([part, rest[repeats][None]]) for part, rest in zip(steps, remainder, strict=True)
-        )
-        steps = (groups, rows)
-        is_padding = np.concatenate([is_padding, (np.arange(global_batch_size) >= len(remainder[0]))[None]])
-        remainder = (remainder[0][:0], remainder[1][:0])
+    how = _Dealing(num_lanes=global_batch_size, seed=seed, epoch=epoch, shuffle=shuffle, balance=balance)
+    cycles, spare = _deal_cycles(num_rows, similar, np.asarray(files), how)
+    cycle_steps = offsets(num_rows[cycles[:, 0]])
+    steps, remainder = _deal_leftovers(num_rows, costs, spare, how)
+    is_padding = np.zeros(steps.rows.shape, dtype=bool)
+    num_over = len(remainder.rows)
+    if end == "pad" and num_over:
+        lanes = np.arange(global_batch_size)
+        repeats = remainder.take(lanes[None] % num_over)
+        steps = Packs(*(np.concatenate(parts) for parts in zip(steps, repeats, strict=True)))
+        is_padding = np.concatenate([is_padding, lanes[None] >= num_over])
+        remainder = remainder.take(slice(0))
     return Order(
         global_batch_size=global_batch_size,
-        num_steps=int(cycle_steps[-1]) + len(steps[0]),
+        num_steps=int(cycle_steps[-1]) + len(steps.rows),
         dropped=remainder,
         seed=seed,
         epoch=epoch,
@@ -181,7 +206,7 @@ def make_order(
         balance=balance,
         cycles=cycles,
         cycle_steps=cycle_steps,
-        leftovers=(steps[0], steps[1], is_padding),
+        leftovers=(steps.row_groups, steps.rows, is_padding),
     )
 
 
@@ -192,28 +217,31 @@ def manifest_order(manifest: pa.Table, **options) -> Order:
     return make_order(manifest["num_rows"].to_numpy(), costs.flatten().to_numpy(), files.indices.to_numpy(), **options)
 
 
-def _deal_cycles(num_rows, similar, files, num_lanes, seed, epoch, shuffle) -> tuple[np.ndarray, np.ndarray]:
+def _deal_cycles(
+    num_rows: np.ndarray, similar: np.ndarray, files: np.ndarray, how: _Dealing
+) -> tuple[np.ndarray, np.ndarray]:
     """Cycles [num_cycles, B] of row groups of one size, and the row groups that fill none, by size.
 
     Files come in random order, and so do the row groups of one file. Of each size, blocks of BLOCK · B row groups
     in that order are sorted by `similar` and cut into cycles; each is laid over the lanes in the order of files,
     so lane l reads from about the same place of it in every cycle. Then cycles are mixed inside their block.
     """
+    num_lanes, key = how.num_lanes, (how.seed, how.epoch)
     ranked = np.arange(len(num_rows))
-    if shuffle:
+    if how.shuffle:
         file_ids, file_of = np.unique(files, return_inverse=True)
-        file_keys = hashes(len(file_ids), seed, epoch, _FILES)[file_of]
-        ranked = np.lexsort((hashes(len(num_rows), seed, epoch, _GROUPS), file_of, file_keys))
+        file_keys = hashes(len(file_ids), *key, _FILES)[file_of]
+        ranked = np.lexsort((hashes(len(num_rows), *key, _GROUPS), file_of, file_keys))
     cycles, spare = [np.empty((0, num_lanes), dtype=np.int64)], [ranked[:0]]
     for size in np.unique(num_rows[num_rows > 0]):
         of_size = ranked[num_rows[ranked] == size]
         full = len(of_size) // num_lanes * num_lanes
-        if shuffle:
+        if how.shuffle:
             num_cycles = full // num_lanes
             block = np.repeat(np.arange(num_cycles) // BLOCK, num_lanes)
             alike = np.lexsort((similar[of_size[:full]], block)).reshape(num_cycles, num_lanes)
             alike = np.sort(alike, axis=1)
-            mixed = np.lexsort((hashes(num_cycles, seed, epoch, _CYCLES, int(size)), block[::num_lanes]))
+            mixed = np.lexsort((hashes(num_cycles, *key, _CYCLES, int(size)), block[::num_lanes]))
             cycles.append(of_size[alike[mixed]])
         else:
             cycles.append(of_size[:full].reshape(-1, num_lanes))
@@ -221,8 +249,8 @@ def _deal_cycles(num_rows, similar, files, num_lanes, seed, epoch, shuffle) -> t
     # Which size comes next is drawn; inside a size the cycles keep their order, so that lanes keep their files.
     size_of = np.repeat(np.arange(len(cycles)), [len(part) for part in cycles])
     cycles = np.concatenate(cycles)
-    if shuffle:
-        drawn = size_of[permutation(len(cycles), seed, epoch, _INTERLEAVE)]
+    if how.shuffle:
+        drawn = size_of[permutation(len(cycles), *key, _INTERLEAVE)]
         arrange = np.empty(len(cycles), dtype=np.int64)
         arrange[np.argsort(drawn, kind="stable")] = np.arange(len(cycles))
     else:
@@ -230,45 +258,51 @@ def _deal_cycles(num_rows, similar, files, num_lanes, seed, epoch, shuffle) -> t
     return cycles[arrange], np.concatenate(spare)
 
 
-def _deal_leftovers(num_rows, costs, spare, num_lanes, seed, epoch, shuffle, balance):
-    """((row_groups, rows) [num_steps, B], (row_groups, rows) of the fewer than B packs that remain)."""
-    key = (seed, epoch, _LEFTOVERS)
-    starts = np.cumsum(num_rows) - num_rows
+def _deal_leftovers(num_rows: np.ndarray, costs: np.ndarray, spare: np.ndarray, how: _Dealing) -> tuple[Packs, Packs]:
+    """(packs of each step, [num_steps, B]; the fewer than B packs that remain) of the row groups `spare`."""
     sizes = num_rows[spare]
     seat = np.repeat(np.arange(len(spare)), sizes)  # place in `spare` of each pack's row group
-    rows = np.arange(len(seat)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    worth = costs[starts[spare[seat]] + rows] if balance or not shuffle else hashes(len(seat), *key)
-    steps = _cut_cycles(sizes, seat, _rank_inside(seat, worth), num_lanes, key if shuffle else None)
-    rest = np.setdiff1d(np.arange(len(seat)), np.concatenate([part.ravel() for part in steps]))
-    rest = rest[np.argsort(worth[rest], kind="stable")]
-    num_steps, num_over = divmod(len(rest), num_lanes)
+    packs = Packs(spare[seat], np.arange(len(seat)) - offsets(sizes)[seat])
+    if how.balance or not how.shuffle:
+        worth = costs[offsets(num_rows)[packs.row_groups] + packs.rows]
+    else:
+        worth = hashes(len(seat), how.seed, how.epoch, _LEFTOVERS)
+    in_cycles = _cut_cycles(sizes, seat, _rank_inside(seat, worth), how)
+    rest = np.setdiff1d(np.arange(len(seat)), in_cycles)
+    in_steps, over = _cut_steps(rest[np.argsort(worth[rest], kind="stable")], how)
+    return packs.take(np.concatenate([in_cycles, in_steps])), packs.take(over)
+
+
+def _cut_steps(ranked: np.ndarray, how: _Dealing) -> tuple[np.ndarray, np.ndarray]:
+    """(steps [num_steps, B], the fewer than B that remain) of packs ranked by worth: neighbours share a step."""
+    num_steps, num_over = divmod(len(ranked), how.num_lanes)
     # The packs that remain are neighbours in cost at a random place, so that no kind of pack is always dropped.
-    at = int(hashes(1, seed, epoch, _REMAINDER)[0] % np.uint64(num_steps + 1)) if shuffle else num_steps
-    over = rest[at * num_lanes : at * num_lanes + num_over]
-    rest = np.delete(rest, np.s_[at * num_lanes : at * num_lanes + num_over])
-    rest = np.sort(rest.reshape(num_steps, num_lanes), axis=1)  # by row group
-    steps = np.concatenate([*steps, rest[permutation(num_steps, seed, epoch, _STEPS)] if shuffle else rest])
-    return (spare[seat[steps]], rows[steps]), (spare[seat[over]], rows[over])
+    step = num_steps
+    if how.shuffle:
+        step = int(hashes(1, how.seed, how.epoch, _REMAINDER)[0] % np.uint64(num_steps + 1))
+    remain = np.s_[step * how.num_lanes : step * how.num_lanes + num_over]
+    steps = np.delete(ranked, remain).reshape(num_steps, how.num_lanes)
+    steps = np.sort(steps, axis=1)  # by row group
+    return steps[permutation(num_steps, how.seed, how.epoch, _STEPS)] if how.shuffle else steps, ranked[remain]
 
 
-def _cut_cycles(sizes, seat, rank, num_lanes, key) -> list[np.ndarray]:
-    """Cycles [steps, B] of packs from row groups that differ in size, at first an empty one.
+def _cut_cycles(sizes: np.ndarray, seat: np.ndarray, rank: np.ndarray, how: _Dealing) -> np.ndarray:
+    """Steps [num_steps, B] of packs from row groups that differ in size, in cycles.
 
     Row groups come by size, so B at a time differ little; all are cut to the shortest and visited by rank of cost.
-    Cut off are packs from the middle of the costs, where the next one costs about the same. key: of the hash that
-    mixes the steps of a cycle, None to leave them by rank.
+    Packs are cut off from the middle of the costs, where the next one costs about the same.
     """
-    cycles = [np.empty((0, num_lanes), dtype=np.int64)]
+    cycles = [np.empty((0, how.num_lanes), dtype=np.int64)]
     by_rank = np.lexsort((rank, seat))
-    for cycle in range(len(sizes) // num_lanes):
-        members = np.arange(cycle * num_lanes, (cycle + 1) * num_lanes)
-        shortest = int(sizes[members].min())
-        of_cycle = by_rank[seat[by_rank] // num_lanes == cycle]
+    for cycle in range(len(sizes) // how.num_lanes):
+        shortest = int(sizes[cycle * how.num_lanes : (cycle + 1) * how.num_lanes].min())
+        of_cycle = by_rank[seat[by_rank] // how.num_lanes == cycle]
         low, cut = shortest // 2, sizes[seat[of_cycle]] - shortest
         kept = of_cycle[(rank[of_cycle] < low) | (rank[of_cycle] >= low + cut)]
-        steps = kept.reshape(num_lanes, shortest).T
-        cycles.append(steps if key is None else steps[permutation(shortest, *key, cycle)])
-    return cycles
+        steps = kept.reshape(how.num_lanes, shortest).T
+        mixed = permutation(shortest, how.seed, how.epoch, _LEFTOVERS, cycle) if how.shuffle else slice(None)
+        cycles.append(steps[mixed])
+    return np.concatenate(cycles)
 
 
 def _rank_inside(group: np.ndarray, worth: np.ndarray) -> np.ndarray:

@@ -33,6 +33,7 @@ from jobs.sources.reading import RowReader, Slice
 from packing_udfs.contract import SAMPLE_SCHEMA
 from packing_udfs.encode.encoder import Encoder
 from packing_udfs.hashing import permutation
+from packing_udfs.knapsack.axes import Amounts, amounts_of
 from packing_udfs.parquet import write
 from packing_udfs.shard.pack_shard import PackedShard, PackSettings, pack_shard
 
@@ -55,9 +56,7 @@ class Block:
     num_label_tokens: int
     num_duplicates: int
     quarantine: dict[str, int]  # rows by reason
-    lengths: np.ndarray  # int64 [samples], tokens of each sample that can be packed …
-    vision_costs: np.ndarray  # … and its vision cost …
-    num_images: np.ndarray  # … and images
+    amounts: Amounts  # of each sample that can be packed
 
 
 def draw_blocks(
@@ -140,9 +139,7 @@ def make_block(
         num_label_tokens=sum(int((unit.encoded.labels >= 0).sum()) for unit in units),
         num_duplicates=len(rows) - len(fresh) + ledger.count(outcome="duplicate"),
         quarantine=ledger.reasons(),
-        lengths=np.asarray([len(unit.encoded.input_ids) for unit in units], np.int64),
-        vision_costs=np.asarray([unit.encoded.vision_cost for unit in units], np.int64),
-        num_images=np.asarray([len(unit.sizes) for unit in units], np.int64),
+        amounts=amounts_of([unit.encoded for unit in units]),
     )
 
 

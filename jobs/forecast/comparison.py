@@ -33,6 +33,7 @@ from packing_udfs import metrics
 from packing_udfs.config import INT32_LIMIT, Config
 from packing_udfs.encode.encoder import Encoder
 from packing_udfs.encode.processor import ProcessorFiles, fetch
+from packing_udfs.knapsack.axes import AXES, TOKENS
 from packing_udfs.published.pictures import IMAGE, RESPONSE
 from packing_udfs.shard.pack_shard import PackSettings, pack_shard
 
@@ -194,7 +195,7 @@ def as_json(figures: Figures) -> str:
 
 def as_text(figures: Figures) -> str:
     """The table that a run prints."""
-    has_budget = any(figures.config["pack"][name] for name in ("max_vision_cost", "max_images_per_pack"))
+    has_budget = any(figures.config["pack"][axis.limit] for axis in AXES if axis.name != TOKENS)
     lines = [f"{'':<22}{'waste':>8}{'lost':>7}{'rows':>8}{'bound':>8}{'over budget':>13}{'straggler':>11}{'steps':>8}"]
     for stage in figures.stages:
         waste = "–" if stage.waste is None else f"{stage.waste:.1%}"

@@ -14,6 +14,7 @@ from jobs.pages.drawing import Part, TokenRow, Valued
 from jobs.pages.sample_cards import SampleCard
 from packing_udfs.encode.images import read_size
 from packing_udfs.published.pictures import IMAGE, PAD, RESPONSE, spread, thumbnail
+from packing_udfs.walk import slices
 
 __all__ = ["figures", "page", "sample_cards"]
 
@@ -170,9 +171,8 @@ def _token_strip(found: Comparison, i: int) -> tuple[list[dict], int]:
     An image is one piece, from its first placeholder to its last: {"kind": "image", "text": "image, 320 tokens"}.
     """
     samples, decode_ids = found.samples, found.encoder.tokenizer.decode
-    placeholders, counts = np.flatnonzero(samples.kinds[i] == IMAGE), samples.image_num_tokens[i]
-    ends = np.cumsum(counts)
-    stops = dict(zip(placeholders[ends - counts].tolist(), (placeholders[ends - 1] + 1).tolist(), strict=True))
+    placeholders, parts = np.flatnonzero(samples.kinds[i] == IMAGE), slices(samples.image_num_tokens[i])
+    stops = {int(placeholders[part.start]): int(placeholders[part.stop - 1]) + 1 for part in parts}
     tokens, at = [], 0
     while at < samples.lengths[i] and len(tokens) < MAX_TOKENS:
         if at in stops:

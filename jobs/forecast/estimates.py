@@ -21,7 +21,7 @@ Cost: the drawn blocks' row groups over the network, at most MAX_BYTES of rows, 
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -36,6 +36,7 @@ from packing_udfs import knapsack
 from packing_udfs.config import Config
 from packing_udfs.encode.encoder import Encoder
 from packing_udfs.hashing import hashes
+from packing_udfs.knapsack import axes
 from packing_udfs.shard.pack_shard import PackSettings
 
 __all__ = ["Estimate", "Sample", "Totals", "demand", "draw", "interval", "packs", "totals"]
@@ -112,26 +113,26 @@ class Totals:
     num_samples: np.ndarray
     num_quarantined: np.ndarray
     num_duplicates: np.ndarray
-    num_tokens: np.ndarray
     num_label_tokens: np.ndarray
-    vision_cost: np.ndarray
-    num_images: np.ndarray
     num_bytes: np.ndarray
     num_bytes_written: np.ndarray
+    amounts: dict[str, np.ndarray]
+    """By axis."""
 
 
 def _totals_of(block: Block) -> list[int]:
-    """In the order of `Totals`."""
+    """Of all but axes in the order of `Totals`, then of each axis."""
     return [
-        block.num_rows, len(block.lengths), sum(block.quarantine.values()), block.num_duplicates,
-        int(block.lengths.sum()), block.num_label_tokens, int(block.vision_costs.sum()), int(block.num_images.sum()),
-        block.num_bytes, block.num_bytes_written,
+        block.num_rows, len(block.amounts), sum(block.quarantine.values()), block.num_duplicates,
+        block.num_label_tokens, block.num_bytes, block.num_bytes_written,
+        *(int(block.amounts[axis.name].sum()) for axis in axes.AXES),
     ]  # fmt: skip
 
 
 def totals(samples: Sequence[Sample], seed: int) -> Totals:
     """What the drawn blocks say of all rows that the run would use."""
-    whole = np.zeros((1 + NUM_REPLICATES, len(fields(Totals))))
+    names, num_plain = [axis.name for axis in axes.AXES], len(fields(Totals)) - 1
+    whole = np.zeros((1 + NUM_REPLICATES, num_plain + len(names)))
     for i, sample in enumerate(samples):
         values = np.asarray([_totals_of(block) for block in sample.blocks], np.float64)
         drawn = hashes(NUM_REPLICATES * len(values), seed, _BOOTSTRAP, i) % np.uint64(len(values))
@@ -139,7 +140,7 @@ def totals(samples: Sequence[Sample], seed: int) -> Totals:
         scaled = sums * (sample.num_rows_used / sums[:, :1])
         likely = scaled[0] + (scaled - scaled[0]) * math.sqrt(sample.unread) * _widened(len(values))
         whole += likely * (1 + _normal(sample.spread, seed, _USED, i) / max(1.0, sample.num_rows_used))[:, None]
-    return Totals(*whole.T)
+    return Totals(*whole.T[:num_plain], amounts=dict(zip(names, whole.T[num_plain:], strict=True)))
 
 
 def _widened(num_blocks: int) -> float:
@@ -151,35 +152,28 @@ def _widened(num_blocks: int) -> float:
     return math.sqrt((freedom + 1) / freedom) * (1 + (Z95**2 + 1) / (4 * freedom))
 
 
-def demand(budgets: knapsack.Budgets, lengths, vision_costs, num_images):
-    """Packs that the scarcest budget asks for; of sums, or of arrays of sums."""
-    asked = [lengths / budgets.seq_len]
-    if budgets.vision_cost is not None:
-        asked.append(vision_costs / budgets.vision_cost)
-    if budgets.num_images is not None:
-        asked.append(num_images / budgets.num_images)
-    return np.maximum.reduce(asked)
+def demand(budgets: knapsack.Budgets, sums: Mapping[str, int | np.ndarray]) -> np.ndarray:
+    """Packs that the scarcest budget asks for. sums: of samples, by axis; or arrays of such sums."""
+    return np.max(np.stack([np.asarray(sums[name]) / budget for name, budget in budgets.items()]), axis=0)
 
 
 def packs_and_demand(samples: Sequence[Sample], how: PackSettings, num_shards: float, num_samples: float) -> np.ndarray:
     """float [shards, 2]: packs and demand of some shards as a run of `num_samples` samples in `num_shards` has them."""
     blocks = [block for sample in samples for block in sample.blocks]
-    of_samples = [
-        np.concatenate([getattr(block, name) for block in blocks]) for name in ("lengths", "vision_costs", "num_images")
-    ]
+    parts = [block.amounts.by_axis for block in blocks]
+    amounts = knapsack.Amounts(**{name: np.concatenate([part[name] for part in parts]) for name in parts[0]})
     weights = np.concatenate([
-        np.full(len(block.lengths), sample.num_rows_used / sample.num_rows_read)
+        np.full(len(block.amounts), sample.num_rows_used / sample.num_rows_read)
         for sample in samples for block in sample.blocks
     ])  # fmt: skip
     size = num_samples / num_shards
     found = []
     for members in _drawn_shards(weights, size, how.seed, [sample.unread for sample in samples]):
-        lengths, costs, images = (values[members] for values in of_samples)
+        some = amounts.take(members)
         options = {"attention_weight": how.attention_weight} if how.algorithm == "balanced" else {}
-        bins = knapsack.ALGORITHMS[how.algorithm](
-            lengths, how.budgets, vision_costs=costs, num_images=images, **options
-        )
-        found.append((len(bins), demand(how.budgets, lengths.sum(), costs.sum(), images.sum())))
+        bins = knapsack.ALGORITHMS[how.algorithm](some, how.budgets, **options)
+        sums = {name: int(values.sum()) for name, values in some.by_axis.items()}
+        found.append((len(bins), demand(how.budgets, sums)))
     return np.asarray(found, np.float64)
 
 
@@ -227,7 +221,7 @@ def _normal(deviation: float, *key: int) -> np.ndarray:
 def packs(samples: Sequence[Sample], config: Config, plan: ShardPlan, sums: Totals) -> tuple[np.ndarray, np.ndarray]:
     """Packs for training and for validation, float [1 + NUM_REPLICATES] each."""
     how = settings(config, [sample.pinned for sample in samples])
-    asked = demand(how.budgets, sums.num_tokens, sums.vision_cost, sums.num_images)
+    asked = demand(how.budgets, sums.amounts)
     fraction, num_samples = plan.validation_fraction, float(sums.num_samples[0])
     deviation = math.sqrt(fraction * (1 - fraction) / max(1.0, num_samples))
     of_validation = fraction + _normal(deviation, how.seed, _SPLIT)

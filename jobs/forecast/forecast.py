@@ -103,7 +103,7 @@ def forecast(config: Config, *, max_rows: int = 4096, global_batch_size: int = 3
     encoder = Encoder(processor.load(), config.pack.train_on)
     _check_rows_used(sources)
     samples = draw(sources, max_rows, encoder, settings(config, sources), config.output.retry_seconds)
-    if not any(len(block.lengths) for sample in samples for block in sample.blocks):
+    if not any(len(block.amounts) for sample in samples for block in sample.blocks):
         raise ConfigError(f"sources: none of {sum(s.num_rows_read for s in samples)} rows read can be packed")
     return describe(config, samples, plan, head, global_batch_size, num_executors)
 
@@ -138,7 +138,7 @@ def describe(
     group_bytes = float(sums.num_bytes_written[0] / num_packs[0]) * config.shards.num_packs_per_row_group
     warnings = _warn_of_row_groups(config.shards.num_packs_per_row_group, group_bytes, num_groups[0], global_batch_size)
     warnings += _warn_of_run(config, sums, of_train[0], commits, global_batch_size)
-    summed = [name for name in Forecast.model_fields if hasattr(sums, name)]
+    summed = {name: values for name, values in (vars(sums) | sums.amounts).items() if name in Forecast.model_fields}
     return Forecast(
         repo=config.output.repo,
         sources=[_describe_source(sample) for sample in samples],
@@ -150,14 +150,14 @@ def describe(
         interval="5th to 95th percentile of a bootstrap over blocks of rows",
         seq_len=config.pack.seq_len,
         num_packs=interval(num_packs),
-        fill=interval(sums.num_tokens / (num_packs * config.pack.seq_len), digits=4),
+        fill=interval(sums.amounts["num_tokens"] / (num_packs * config.pack.seq_len), digits=4),
         num_steps=interval(np.rint(of_train) // global_batch_size),
         upload_bytes=interval(upload),
         task_memory_bytes=interval(WORKER_BYTES + WORKER_SHARDS * sums.num_bytes / num_shards),
         executor_shuffle_bytes=interval(sums.num_bytes / num_executors),
         quarantine_in_sample=quarantine,
         warnings=warnings,
-        **{name: interval(getattr(sums, name)) for name in summed},
+        **{name: interval(values) for name, values in summed.items()},
     )
 
 

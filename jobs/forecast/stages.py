@@ -19,9 +19,10 @@ from pydantic import BaseModel
 
 from jobs.shards.settings import settings
 from packing_udfs import knapsack, metrics
-from packing_udfs.config import INT32_LIMIT, Config
+from packing_udfs.config import Config
 from packing_udfs.encode.encoder import Encoder
-from packing_udfs.knapsack import Budgets
+from packing_udfs.knapsack import Amounts, Budgets
+from packing_udfs.knapsack.axes import TOKENS, amounts_of, budgets_of
 from packing_udfs.published.pictures import kinds
 from packing_udfs.published.straggler import straggler
 from packing_udfs.shard.pack_shard import PackedShard
@@ -41,17 +42,25 @@ class Samples:
     kinds: list[np.ndarray]  # uint8, as long as input_ids: `pictures.PROMPT`, RESPONSE (trained) or IMAGE
     image_num_tokens: list[np.ndarray]
     images: list[list[dict]]
-    lengths: np.ndarray  # int64 [n], tokens
-    vision_costs: np.ndarray  # int64 [n], in the family's unit
-    num_images: np.ndarray  # int64 [n]
+    amounts: Amounts
 
     def __len__(self) -> int:
-        return len(self.lengths)
+        return len(self.amounts)
 
     @property
-    def demand(self) -> dict[str, np.ndarray]:
-        """What the knapsack's functions take beside lengths."""
-        return {"vision_costs": self.vision_costs, "num_images": self.num_images}
+    def lengths(self) -> np.ndarray:
+        """int64 [n], tokens."""
+        return self.amounts["num_tokens"]
+
+    @property
+    def vision_costs(self) -> np.ndarray:
+        """int64 [n], in the family's unit."""
+        return self.amounts["vision_cost"]
+
+    @property
+    def num_images(self) -> np.ndarray:
+        """int64 [n]."""
+        return self.amounts["num_images"]
 
 
 @dataclass(frozen=True)
@@ -96,18 +105,16 @@ def samples_of(packed: PackedShard, encoder: Encoder) -> Samples:
         kinds=[kinds(sample.input_ids, sample.labels, encoder.processor.image_token_id) for sample in encoded],
         image_num_tokens=[sample.image_num_tokens for sample in encoded],
         images=[unit.images for unit in units],
-        lengths=np.asarray([len(sample.input_ids) for sample in encoded], np.int64),
-        vision_costs=np.asarray([sample.vision_cost for sample in encoded], np.int64),
-        num_images=np.asarray([len(unit.images) for unit in units], np.int64),
+        amounts=amounts_of(encoded),
     )
 
 
 def make_stages(samples: Samples, config: Config) -> list[Stage]:
     """The stages from naive padding on, each a layout of the samples that it can take."""
     seq_len, all_budgets = config.pack.seq_len, settings(config).budgets
-    tokens_only = Budgets(seq_len=seq_len)
-    fits = np.flatnonzero(~knapsack.too_large(samples.lengths, tokens_only))
-    fits_all = np.flatnonzero(~knapsack.too_large(samples.lengths, all_budgets, **samples.demand))
+    tokens_only = Budgets(num_tokens=seq_len)
+    fits = np.flatnonzero(~knapsack.too_large(samples.amounts, tokens_only))
+    fits_all = np.flatnonzero(~knapsack.too_large(samples.amounts, all_budgets))
     batches = [samples.lengths[i : i + metrics.NAIVE_BATCH].max() for i in range(0, len(samples), metrics.NAIVE_BATCH)]
     naive = np.repeat(np.asarray(batches, np.int64), metrics.NAIVE_BATCH)[: len(samples)]
 
@@ -118,15 +125,16 @@ def make_stages(samples: Samples, config: Config) -> list[Stage]:
         Stage("naive_padding", "Naive padding", list(np.arange(len(samples))[:, None]), naive),
         of_width("constrained_padding", "Padding to seq_len", list(fits[:, None])),
     ]
-    lengths_bound = knapsack.bound(samples.lengths[fits], tokens_only)
+    fitting = samples.amounts.take(fits)
+    lengths_bound = knapsack.bound(fitting, tokens_only)
     for name, title in (("greedy", "Greedy"), ("first_fit_decreasing", "First-fit decreasing")):
-        bins = knapsack.ALGORITHMS[name](samples.lengths[fits], tokens_only)
+        bins = knapsack.ALGORITHMS[name](fitting, tokens_only)
         stages.append(of_width(name, title, [fits[members] for members in bins], lengths_bound))
-    demand = {name: values[fits_all] for name, values in samples.demand.items()}
-    bins = knapsack.ALGORITHMS["balanced"](samples.lengths[fits_all], all_budgets, **demand)
-    costs = np.asarray([demand["vision_costs"][members].sum() for members in bins], np.int64)
+    fitting = samples.amounts.take(fits_all)
+    bins = knapsack.balanced(fitting, all_budgets)
+    costs = fitting.of_packs("vision_cost", bins)
     groups = row_groups(costs, config.shards.num_packs_per_row_group, config.shards.seed)
-    bound = knapsack.bound(samples.lengths[fits_all], all_budgets, **demand)
+    bound = knapsack.bound(fitting, all_budgets)
     rows = [fits_all[members] for members in bins]
     return [*stages, of_width("balanced", "Balanced packing", rows, bound, groups)]
 
@@ -139,8 +147,10 @@ def stage_figures(
     used = np.concatenate([np.empty(0, np.int64), *stage.rows])
     num_tokens, num_positions = int(samples.lengths[used].sum()), int(stage.widths.sum())
     costs = row_sums(stage, samples.vision_costs)
-    over = costs > (config.pack.max_vision_cost or INT32_LIMIT)
-    over |= row_sums(stage, samples.num_images) > (config.pack.max_images_per_pack or INT32_LIMIT)
+    over = np.zeros(num_rows, bool)
+    for name, budget in budgets_of(config.pack).items():
+        if name != TOKENS:
+            over |= row_sums(stage, samples.amounts[name]) > budget
     return StageFigures(
         name=stage.name,
         title=stage.title,

@@ -105,10 +105,7 @@ def limits_of(packed: Packed, found: Manifest, processor: str | None, decodes: b
     info = ManifestInfo.of(found)
     family = Encoder(fetch_named(info.processor.dump(), processor).load()).family if processor is not None else None
     return Limits(
-        seq_len=info.seq_len,
-        max_vision_cost=info.loosest("max_vision_cost"),
-        max_images_per_pack=info.loosest("max_images_per_pack"),
-        max_images_per_sample=info.loosest("max_images_per_sample"),
+        pack=info.limits,
         sources=sorted({source.name for run in info.runs for source in run.sources}),
         image_token=_image_token(packed, found),
         family=family,

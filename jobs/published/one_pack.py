@@ -20,6 +20,7 @@ from PIL import Image
 from jobs import pages
 from jobs.pages import strips
 from jobs.published.dataset import Packed, PackedError
+from packing_udfs import walk
 from packing_udfs.manifest import Manifest
 from packing_udfs.published import pictures
 from packing_udfs.published.shape import ManifestInfo
@@ -47,10 +48,10 @@ def locate(found: Manifest, number: int) -> Place:
     """A pack's place by its number. Raises PackedError for a number that no pack has."""
     if not 0 <= number < found.num_packs:
         raise PackedError(f"--pack: {number} is refused: the split has packs 0 to {found.num_packs - 1}")
-    ends = np.cumsum(found.row_groups["num_rows"].to_numpy())
-    at = int(np.searchsorted(ends, number, side="right"))
+    starts = walk.offsets(found.row_groups["num_rows"].to_numpy())
+    at = int(np.searchsorted(starts, number, side="right")) - 1
     row = found.row_groups.slice(at, 1).to_pylist()[0]
-    return Place(number, row["file"], row["row_group"], number - int(ends[at]) + row["num_rows"])
+    return Place(number, row["file"], row["row_group"], number - int(starts[at]))
 
 
 def find_sample(packed: Packed, found: Manifest, sample_id: int) -> list[int]:
@@ -104,12 +105,11 @@ def _sources(found: Manifest, name: str) -> list[dict[str, str | None]]:
 
 def _samples(pack: dict[str, Any], token: int | None, decode: Decode) -> Iterator[dict[str, Any]]:
     """Images and pieces of text of each sample."""
-    at, images = 0, _images(pack)
-    for num_tokens, num_images in zip(pack["sample_lengths"], pack["sample_num_images"], strict=True):
-        ids, labels = (np.asarray(pack[name][at : at + num_tokens]) for name in ("input_ids", "labels"))
-        own = [next(images) for _ in range(num_images)]
+    images = _images(pack)
+    for sample in walk.samples(pack):
+        ids, labels = np.asarray(sample["input_ids"]), np.asarray(sample["labels"])
+        own = [next(images) for _ in sample["images"]]
         yield {"images": own, "pieces": list(_pieces(ids, labels, own, token, decode))}
-        at += num_tokens
 
 
 def _images(pack: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -133,12 +133,11 @@ def _pieces(
 ) -> Iterator[dict[str, str]]:
     """A sample's text in runs of trained and untrained tokens; each image is one piece."""
     placeholders = np.flatnonzero(ids == (-1 if token is None else token))
-    ends = np.cumsum([image["num_tokens"] for image in images])
     at = 0
-    for image, end in zip(images, ends, strict=True):
-        if end > len(placeholders):
+    for image, part in zip(images, walk.slices([image["num_tokens"] for image in images]), strict=True):
+        if part.stop > len(placeholders):
             break  # jobs.validate reports it
-        start, stop = int(placeholders[end - image["num_tokens"]]), int(placeholders[end - 1]) + 1
+        start, stop = int(placeholders[part.start]), int(placeholders[part.stop - 1]) + 1
         yield from _text(ids[at:start], labels[at:start], decode)
         size = f"{image['width']} × {image['height']}, {stop - start:,} tokens"
         yield {"kind": "image", "text": f"[image {image['number']}: {size}]"}

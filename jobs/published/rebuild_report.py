@@ -7,9 +7,11 @@ import pyarrow as pa
 
 from jobs.published.dataset import Packed
 from packing_udfs import metrics
+from packing_udfs.knapsack import Amounts
 from packing_udfs.manifest import Manifest
 from packing_udfs.published.pictures import draw
 from packing_udfs.published.shape import Drawn, Report, require_manifest, require_report
+from packing_udfs.walk import slices
 
 __all__ = ["rebuild"]
 
@@ -40,10 +42,10 @@ def _histograms(packed: Packed, row_groups: pa.Table, seq_len: int) -> dict[str,
     for file, index in zip(row_groups["file"].to_pylist(), row_groups["row_group"].to_pylist(), strict=True):
         table = packed.row_group(file, index, columns)
         lengths, num_images = (table[name].combine_chunks().flatten().to_numpy() for name in columns[:2])
-        ends = np.cumsum([len(of_pack) for of_pack in table["sample_lengths"].to_pylist()])
-        starts = [0, *ends[:-1].tolist()]
+        parts = slices([len(of_pack) for of_pack in table["sample_lengths"].to_pylist()])
         costs = np.zeros(len(lengths), np.int64)
-        costs[starts] = table["vision_cost"].to_numpy()  # a pack's cost, on its first sample
-        packs = np.split(np.arange(len(lengths)), ends[:-1])
-        found.append(metrics.histograms(lengths, costs, num_images, packs, seq_len) | {"sample_vision": {}})
+        costs[[part.start for part in parts]] = table["vision_cost"].to_numpy()  # a pack's cost, on its first sample
+        packs = [np.arange(part.start, part.stop) for part in parts]
+        amounts = Amounts(num_tokens=lengths, vision_cost=costs, num_images=num_images)
+        found.append(metrics.histograms(amounts, packs, seq_len) | {"sample_vision": {}})
     return metrics.add(found)

@@ -3,7 +3,7 @@
 import hashlib
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -121,10 +121,8 @@ class NewRevision:
 def settings_of(info: ManifestInfo) -> PackSettings:
     """How files of a split are packed again: like those of its last run, with the loosest budgets of all runs."""
     last = settings(parse(info.runs[-1].config.dump()))
-    budgets = ("max_vision_cost", "max_images_per_pack", "max_images_per_sample")
     over_length = "split_turns" if info.makes_parts else last.over_length
-    loosest = {budget: info.loosest(budget) for budget in budgets}
-    return replace(last, max_file_bytes=None, over_length=over_length, **loosest)
+    return last.model_copy(update={"max_file_bytes": None, "over_length": over_length, **info.limits})
 
 
 def small_files(new: NewRevision, head: Head, deleted: Collection[str]) -> dict[str, bytes]:

@@ -21,7 +21,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 
 from jobs.output import hub_repository
@@ -34,14 +33,14 @@ from jobs.published import remainder
 from jobs.published.dataset import Packed, open_packed
 from jobs.published.remainder import TAKEN_DOWN, Gone, NewRevision, Remainder, RewrittenFile
 from jobs.published.takedown_proof import TakedownError, Wanted, prove
-from packing_udfs import contract
+from packing_udfs import contract, walk
 from packing_udfs.config import parse
-from packing_udfs.encode.encoder import EncodedSample, Encoder
+from packing_udfs.encode.encoder import Encoder
 from packing_udfs.encode.family import Size
 from packing_udfs.encode.processor import fetch_named
 from packing_udfs.parquet import write
 from packing_udfs.published.shape import ManifestInfo, require_manifest
-from packing_udfs.shard.assemble import Unit
+from packing_udfs.shard.assemble import Unit, units_of
 from packing_udfs.shard.keep_packs import Previous
 from packing_udfs.shard.pack_shard import pack_units, sums_of, unit_key
 from packing_udfs.storage.folders import is_folder
@@ -186,29 +185,11 @@ def _rewrite_file(
 
 def _units(table: pa.Table, encoder: Encoder) -> list[list[Unit]]:
     """The packs of a row group as their samples."""
-    packs = []
-    for pack in table.to_batches(max_chunksize=1):
-        row = {name: pack[name][0].as_py() for name in pack.schema.names if name not in ("input_ids", "labels")}
-        ids, labels = (pack[name][0].values.to_numpy() for name in ("input_ids", "labels"))
-        at = image = 0
-        units = []
-        for length, count, sample_id, source in zip(
-            row["sample_lengths"], row["sample_num_images"], row["sample_ids"], row["sample_sources"], strict=True
-        ):
-            mine = slice(image, image + count)
-            sizes = [Size(**size) for size in row["image_sizes"][mine]]
-            cost = sum(one.vision_cost for one in encoder.family.expand(tuple(sizes))) if sizes else 0
-            tokens = np.asarray(row["image_num_tokens"][mine], np.int32)
-            encoded = EncodedSample(
-                input_ids=ids[at : at + length],
-                labels=labels[at : at + length],
-                image_num_tokens=tokens,
-                vision_cost=cost,
-            )
-            units.append(Unit(sample_id, source, row["images"][mine], sizes, encoded))
-            at, image = at + length, image + count
-        packs.append(units)
-    return packs
+
+    def vision_cost(sizes: tuple[Size, ...]) -> int:
+        return sum(image.vision_cost for image in encoder.family.expand(sizes))
+
+    return [units_of(pack, vision_cost) for pack in walk.packs(table)]
 
 
 def _publish(repository: Output, head: Head, new: NewRevision, wanted: Wanted) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from jobs.published.remainder import NewRevision
+from packing_udfs import walk
 
 __all__ = ["NUM_SHOWN", "SharedImagesError", "TakedownError", "Wanted", "prove", "some_of"]
 
@@ -82,6 +83,6 @@ def _samples(new: NewRevision) -> Iterator[tuple[str, tuple[int, str], list[byte
     columns = ["images", "sample_ids", "sample_sources", "sample_num_images"]
     for row in (row for part in new.splits.values() for row in part.row_groups.to_pylist()):
         for pack in new.row_group(row["file"], row["row_group"], columns).to_pylist():
-            images, samples = iter(pack["images"]), (pack[name] for name in columns[1:])
-            for i, source, count in zip(*samples, strict=True):
-                yield row["file"], (i, source), [hashlib.sha256(next(images)["bytes"]).digest() for _ in range(count)]
+            for sample in walk.samples(pack):
+                digests = [hashlib.sha256(image["bytes"]).digest() for image in sample["images"]]
+                yield row["file"], (sample["sample_ids"], sample["sample_sources"]), digests

@@ -2,7 +2,6 @@
 
 from packing_udfs.knapsack.algorithms import (
     ALGORITHMS,
-    Budgets,
     balanced,
     best_fit_decreasing,
     bound,
@@ -10,9 +9,11 @@ from packing_udfs.knapsack.algorithms import (
     greedy,
     too_large,
 )
+from packing_udfs.knapsack.axes import Amounts, Budgets
 
 __all__ = [
     "ALGORITHMS",
+    "Amounts",
     "Budgets",
     "balanced",
     "best_fit_decreasing",

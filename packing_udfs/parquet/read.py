@@ -65,7 +65,8 @@ class Packs:
             if pa.types.is_list(column.type):
                 self._lists[name] = _values(column.values), column.offsets.to_numpy()
         self._images = images
-        self._totals = {name: columns[name].to_pylist() for name in _TOTALS}
+        self._totals = {name: c.to_pylist() for name, c in columns.items() if not pa.types.is_list(c.type)}
+        self._texts = [name for name, c in columns.items() if c.type.equals(pa.list_(pa.string()))]
         self._check()
 
     def __getitem__(self, row: int) -> dict:
@@ -73,27 +74,27 @@ class Packs:
         `sample_sources` a list, `images` a list of pyarrow.Buffer (encoded), the totals as ints; and its place as
         `file`, `row_group`, `row`."""
         pack = {name: values[at[row] : at[row + 1]] for name, (values, at) in self._lists.items() if name != "images"}
-        pack["sample_sources"] = pack["sample_sources"].tolist()
+        for name in self._texts:
+            pack[name] = pack[name].tolist()
         start, end = self._lists["images"][1][row : row + 2].tolist()
         pack["images"] = self._images[start:end]
         pack |= {name: values[row] for name, values in self._totals.items()}
         return pack | self._where | {"row": row}
 
     def _check(self) -> None:
-        def num(name: str) -> np.ndarray:
-            return np.diff(self._lists[name][1])
-
         def total(name: str) -> np.ndarray:
             values, at = self._lists[name]
-            return np.diff(np.concatenate([[0], np.cumsum(values)])[at])
+            return np.diff(np.concatenate([[0], np.cumsum(values)])[at])  # values may be null here
 
+        num = {name: np.diff(at) for name, (_, at) in self._lists.items()}
         tokens, images = (np.array(self._totals[name], float) for name in ("num_tokens", "num_images"))  # null is NaN
-        pairs = [(name, num(name), tokens) for name in ("input_ids", "labels")]
-        pairs += [(name, num(name), images) for name in ("images", "image_sizes", "image_num_tokens")]
+        stated = {"token": tokens, "image": images, "sample": num["sample_ids"]}
+        pairs = []
+        for name, found in num.items():
+            level = contract.PACK_COLUMNS[name].level
+            pairs.append((f"samples in {name}" if level == "sample" else name, found, stated[level]))
         pairs += [("sample_lengths", total("sample_lengths"), tokens)]
         pairs += [("sample_num_images", total("sample_num_images"), images)]
-        of_samples = ("sample_lengths", "sample_num_images", "sample_sources")
-        pairs += [(f"samples in {name}", num(name), num("sample_ids")) for name in of_samples]
         where = "{file} row group {row_group}".format(**self._where)
         for name, found, stated in pairs:
             if len(wrong := np.flatnonzero(found != stated)):

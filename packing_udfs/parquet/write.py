@@ -23,9 +23,9 @@ def write_shard(path: str, repo_path: str, row_groups: Iterable[pa.Table]) -> pa
     `path`: the local file; `repo_path`: its later place in the repository, which is only recorded. Each table has
     `contract.PACK_SCHEMA` and at least one row. Returns a table of `contract.MANIFEST_SCHEMA`, a row per row group.
     """
-    schema = contract.PACK_SCHEMA.with_metadata(contract.parquet_metadata())
+    schema = contract.PACK_SCHEMA.with_metadata(contract.parquet_metadata(contract.PACK_SCHEMA))
     rows = []
-    with pq.ParquetWriter(path, schema, **contract.writer_options()) as writer:
+    with pq.ParquetWriter(path, schema, **contract.writer_options(contract.PACK_SCHEMA)) as writer:
         for table in row_groups:
             assert table.num_rows > 0, "an empty row group: no step could use it"
             writer.write_table(table.cast(schema), row_group_size=table.num_rows)
@@ -51,11 +51,13 @@ def locations(metadata: pq.FileMetaData, repo_path: str, num_bytes: int) -> list
 
 def row_group_totals(packs: pa.Table) -> dict:
     """What the manifest says about the packs of a row group (`contract.PACK_SCHEMA`)."""
-    totals = {name: sum(packs[name].to_pylist()) for name in ("num_tokens", "num_label_tokens", "num_images")}
-    return {
+    totals = {
         "num_rows": packs.num_rows,
         "num_samples": sum(map(len, packs["sample_ids"].to_pylist())),
-        **totals,
-        "vision_cost": packs["vision_cost"].to_pylist(),
         "attention_cost": [sum(n * n for n in lengths) for lengths in packs["sample_lengths"].to_pylist()],
     }
+    for field in contract.MANIFEST_SCHEMA:
+        if field.name in contract.PACK_COLUMNS:
+            of_packs = packs[field.name].to_pylist()
+            totals[field.name] = of_packs if pa.types.is_list(field.type) else sum(of_packs)
+    return totals

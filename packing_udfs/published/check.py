@@ -6,18 +6,19 @@ other rules wait until that is mended. Cost: about 0.1 ms a pack, of which image
 Rejected: checking pack by pack in Python (a hundred times slower), stopping at the first fault (a repair needs all).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from packing_udfs.contract import IGNORE_INDEX, PACK_SCHEMA
+from packing_udfs import contract
+from packing_udfs.contract import IGNORE_INDEX
 from packing_udfs.encode.family import Family, Size
 from packing_udfs.encode.images import ImageError, decode, read_size
-from packing_udfs.published.pictures import segment_sums
+from packing_udfs.knapsack import axes
+from packing_udfs.walk import offsets, segment_sums
 
 MAX_FAULTS = 3  # of one rule in one row group that are named one by one
 _MAY_BE_NULL = "images.path"
@@ -33,12 +34,10 @@ class Fault(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What packs are held to; None is no limit. `image_token`: the id of images' placeholders, None when not known."""
+    """What packs are held to. `image_token`: the id of images' placeholders, None when not known."""
 
-    seq_len: int
-    max_vision_cost: int | None = None
-    max_images_per_pack: int | None = None
-    max_images_per_sample: int | None = None
+    pack: Mapping[str, int | None]
+    """The limits of packs and samples by their field of `config.Pack`; None or no entry is no limit."""
     sources: Sequence[str] = ()
     image_token: int | None = None
     family: Family | None = None
@@ -49,7 +48,7 @@ class Limits:
 
 def check_row_group(packs: pa.Table, limits: Limits) -> Iterator[Fault]:
     """The faults of one row group's packs. `packs` has `contract.PACK_SCHEMA`."""
-    assert packs.schema.equals(PACK_SCHEMA)
+    assert packs.schema.equals(contract.PACK_SCHEMA)
     columns = {name: packs[name].combine_chunks() for name in packs.column_names}
     for check in (_nulls, _counts):
         faults = list(check(columns))
@@ -78,50 +77,40 @@ def _nulls(columns: dict[str, pa.Array]) -> Iterator[Fault]:
 
 
 def _counts(columns: dict[str, pa.Array]) -> Iterator[Fault]:
-    def lengths(name: str) -> np.ndarray:
-        return pc.call_function("list_value_length", [columns[name]]).to_numpy(zero_copy_only=False)
-
-    def total(name: str) -> np.ndarray:
-        return segment_sums(columns[name].flatten().to_numpy(), lengths(name))
-
-    tokens, images = columns["num_tokens"].to_numpy(), columns["num_images"].to_numpy()
-    samples = lengths("sample_ids")
-    for field, found, stated, what in (
-        ("input_ids", lengths("input_ids"), tokens, "tokens, num_tokens says"),
-        ("labels", lengths("labels"), tokens, "labels, num_tokens says"),
-        ("sample_lengths", total("sample_lengths"), tokens, "tokens in all samples, num_tokens says"),
-        ("sample_lengths", lengths("sample_lengths"), samples, "samples, sample_ids has"),
-        ("sample_num_images", lengths("sample_num_images"), samples, "samples, sample_ids has"),
-        ("sample_sources", lengths("sample_sources"), samples, "samples, sample_ids has"),
-        ("sample_num_images", total("sample_num_images"), images, "images in all samples, num_images says"),
-        ("images", lengths("images"), images, "images, num_images says"),
-        ("image_sizes", lengths("image_sizes"), images, "sizes, num_images says"),
-        ("image_num_tokens", lengths("image_num_tokens"), images, "counts, num_images says"),
-    ):
-        yield from _named(found != stated, lambda i, f=found, s=stated, w=what: f"{f[i]} {w} {s[i]}", field)
+    tokens, images, samples = columns["num_tokens"], columns["num_images"], _lengths(columns["sample_ids"])
+    stated = {"token": ("num_tokens says", tokens.to_numpy()), "image": ("num_images says", images.to_numpy())}
+    stated["sample"] = "sample_ids has", samples
+    facts = [
+        (name, "values", _lengths(columns[name]), column.level)
+        for name, column in contract.PACK_COLUMNS.items()
+        if column.level != "pack"
+    ]
+    for name, what, level in (("sample_lengths", "tokens", "token"), ("sample_num_images", "images", "image")):
+        total = segment_sums(columns[name].flatten().to_numpy(), _lengths(columns[name]))
+        facts.append((name, f"{what} in all samples", total, level))
+    for name, what, found, level in facts:
+        says, number = stated[level]
+        told = f"{what}, {says}"
+        yield from _named(found != number, lambda i, f=found, n=number, t=told: f"{f[i]} {t} {n[i]}", name)
     yield from _named(samples < 1, lambda i: "no sample", "sample_ids")
     for name, least in (("sample_lengths", 1), ("sample_num_images", 0), ("image_num_tokens", 1), ("input_ids", 0)):
         low = columns[name].flatten().to_numpy() < least
-        packs = np.repeat(np.arange(len(tokens)), lengths(name))
+        packs = _owners(_lengths(columns[name]))
         yield from _named(_any(low, packs, len(tokens)), lambda i, least=least: f"a value below {least}", name)
 
 
 def _budgets(columns: dict[str, pa.Array], limits: Limits) -> Iterator[Fault]:
-    for name, limit, which in (
-        ("num_tokens", limits.seq_len, "seq_len"),
-        ("vision_cost", limits.max_vision_cost, "max_vision_cost"),
-        ("num_images", limits.max_images_per_pack, "max_images_per_pack"),
-    ):
-        values = columns[name].to_numpy()
-        over = values > (np.inf if limit is None else limit)
-        yield from _named(over, lambda i, v=values, m=limit, w=which: f"{v[i]}, {w} is {m}", name)
+    for axis in axes.AXES:
+        limit, values = limits.pack.get(axis.limit), columns[axis.name].to_numpy()
+        if limit is not None:
+            told = f"{axis.limit} is {limit}"
+            yield from _named(values > limit, lambda i, v=values, t=told: f"{v[i]}, {t}", axis.name)
 
 
 def _tokens(columns: dict[str, pa.Array]) -> Iterator[Fault]:
     ids, labels = (columns[name].flatten().to_numpy() for name in ("input_ids", "labels"))
     num_tokens, num_label_tokens = columns["num_tokens"].to_numpy(), columns["num_label_tokens"].to_numpy()
-    packs = np.repeat(np.arange(len(num_tokens)), num_tokens)
-    starts = np.cumsum(num_tokens) - num_tokens
+    packs, starts = _owners(num_tokens), offsets(num_tokens)
 
     def at(i: int, wrong: np.ndarray) -> int:
         return int(np.flatnonzero(wrong & (packs == i))[0])
@@ -134,7 +123,7 @@ def _tokens(columns: dict[str, pa.Array]) -> Iterator[Fault]:
     )
     lengths = columns["sample_lengths"].flatten().to_numpy()
     first = np.zeros(len(labels), bool)
-    first[np.cumsum(lengths) - lengths] = True
+    first[offsets(lengths)[:-1]] = True
     early = first & (labels != IGNORE_INDEX)
     yield from _named(
         _any(early, packs, len(num_tokens)),
@@ -147,17 +136,15 @@ def _tokens(columns: dict[str, pa.Array]) -> Iterator[Fault]:
 
 
 def _samples(columns: dict[str, pa.Array], limits: Limits) -> Iterator[Fault]:
-    samples = pc.call_function("list_value_length", [columns["sample_ids"]]).to_numpy(zero_copy_only=False)
-    packs = np.repeat(np.arange(len(samples)), samples)
-    most = limits.max_images_per_sample
+    samples = _lengths(columns["sample_ids"])
+    packs = _owners(samples)
+    most = limits.pack.get("max_images_per_sample")
     many = columns["sample_num_images"].flatten().to_numpy() > (np.inf if most is None else most)
     message = f"a sample has more images than max_images_per_sample, {most}"
     yield from _named(_any(many, packs, len(samples)), lambda i: message, "sample_num_images")
     if limits.sources:
         names = columns["sample_sources"].flatten()
-        unknown = ~pc.call_function("is_in", [names], pc.SetLookupOptions(pa.array(limits.sources))).to_numpy(
-            zero_copy_only=False
-        )
+        unknown = ~np.isin(names.to_numpy(zero_copy_only=False), list(limits.sources))
         of_pack = dict(zip(packs[unknown][::-1].tolist(), names.filter(unknown).to_pylist()[::-1], strict=True))
         unknown_packs = _any(unknown, packs, len(samples))
         yield from _named(unknown_packs, lambda i: f"{of_pack[i]!r} is no source of the manifest", "sample_sources")
@@ -169,8 +156,8 @@ def _placeholders(columns: dict[str, pa.Array], limits: Limits) -> Iterator[Faul
     is_image = columns["input_ids"].flatten().to_numpy() == limits.image_token
     labels, lengths = columns["labels"].flatten().to_numpy(), columns["sample_lengths"].flatten().to_numpy()
     num_images = columns["sample_num_images"].flatten().to_numpy()
-    samples = pc.call_function("list_value_length", [columns["sample_ids"]]).to_numpy(zero_copy_only=False)
-    packs, num_packs = np.repeat(np.arange(len(samples)), samples), len(samples)
+    samples = _lengths(columns["sample_ids"])
+    packs, num_packs = _owners(samples), len(samples)
     stated = segment_sums(columns["image_num_tokens"].flatten().to_numpy(), num_images)
     found = segment_sums(is_image, lengths)
     off = found != stated
@@ -187,7 +174,7 @@ def _placeholders(columns: dict[str, pa.Array], limits: Limits) -> Iterator[Faul
 
 def _images(columns: dict[str, pa.Array], limits: Limits) -> Iterator[Fault]:
     num_images = columns["num_images"].to_numpy()
-    packs = np.repeat(np.arange(len(num_images)), num_images)
+    packs = _owners(num_images)
     data = columns["images"].flatten().field("bytes")
     heights, widths = (columns["image_sizes"].flatten().field(name).to_numpy() for name in ("height", "width"))
     sizes = list(map(Size, heights.tolist(), widths.tolist()))
@@ -216,7 +203,7 @@ def _image_problem(data: bytes, size: Size, decodes: bool) -> str | None:
 
 def _costs(columns: dict[str, pa.Array], sizes: list[Size], family: Family) -> Iterator[Fault]:
     """Placeholders and vision cost as the processor has them for images of these sizes."""
-    samples = pc.call_function("list_value_length", [columns["sample_ids"]]).to_numpy(zero_copy_only=False)
+    samples = _lengths(columns["sample_ids"])
     counts, costs, stated = [], [], columns["vision_cost"].to_numpy()
     remaining = iter(sizes)
     for num_images in columns["sample_num_images"].flatten().to_pylist():
@@ -227,7 +214,7 @@ def _costs(columns: dict[str, pa.Array], sizes: list[Size], family: Family) -> I
     yield from _named(found != stated, lambda i: f"{stated[i]}, the processor makes {found[i]}", "vision_cost")
     num_images, have = columns["num_images"].to_numpy(), columns["image_num_tokens"].flatten().to_numpy()
     off = np.asarray(counts, np.int64) != have
-    packs = np.repeat(np.arange(len(num_images)), num_images)
+    packs = _owners(num_images)
     message = "not the placeholders that the processor makes of images of these sizes"
     yield from _named(_any(off, packs, len(num_images)), lambda i: message, "image_num_tokens")
 
@@ -239,6 +226,16 @@ def _named(wrong: np.ndarray, message, field: str) -> Iterator[Fault]:
         yield Fault(row, field, message(row))
     if len(rows) > MAX_FAULTS:
         yield Fault(None, field, f"{len(rows) - MAX_FAULTS} more packs like it")
+
+
+def _lengths(lists: pa.ListArray) -> np.ndarray:
+    """How many values each list has."""
+    return np.diff(lists.offsets.to_numpy())
+
+
+def _owners(counts: np.ndarray) -> np.ndarray:
+    """Whose each value is, where the i-th pack or sample has counts[i] of them."""
+    return np.repeat(np.arange(len(counts)), counts)
 
 
 def _any(wrong: np.ndarray, packs: np.ndarray, num_packs: int) -> np.ndarray:

@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from packing_udfs.encode.images import ImageError, decode
+from packing_udfs.walk import samples, segment_sums, slices
 
 PROMPT, RESPONSE, IMAGE, PAD = range(4)  # kinds of positions
 NUM_PACKS = 4
@@ -42,34 +43,37 @@ def draw(row_group: pa.Table, rows: Sequence[int] | None = None) -> list[dict]:
 
 
 def _draw(row: int, pack: dict, token: int | None) -> dict:
-    labels, lengths = np.asarray(pack["labels"]), np.asarray(pack["sample_lengths"])
-    trained = np.add.reduceat(labels >= 0, np.cumsum(lengths) - lengths)
-    columns = ("sample_ids", "sample_sources", "sample_lengths", "sample_num_images")
-    names = ("id", "source", "num_tokens", "num_images", "num_label_tokens")
-    samples = zip(*(pack[name] for name in columns), trained.tolist(), strict=True)
-    totals = {name: pack[name] for name in ("num_tokens", "num_label_tokens", "vision_cost", "num_images")}
     return {
         "row": row,
-        **totals,
-        "runs": runs(kinds(pack["input_ids"], labels, token)),
-        "samples": [dict(zip(names, sample, strict=True)) for sample in samples],
+        **{name: pack[name] for name in ("num_tokens", "num_label_tokens", "vision_cost", "num_images")},
+        "runs": runs(kinds(pack["input_ids"], pack["labels"], token)),
+        "samples": [_sample(sample) for sample in samples(pack)],
         "images": _images(pack, np.flatnonzero(np.asarray(pack["input_ids"]) == token).tolist()),
     }
 
 
+def _sample(sample: dict) -> dict:
+    return {
+        "id": sample["sample_ids"],
+        "source": sample["sample_sources"],
+        "num_tokens": sample["sample_lengths"],
+        "num_images": sample["sample_num_images"],
+        "num_label_tokens": int((np.asarray(sample["labels"]) >= 0).sum()),
+    }
+
+
 def _images(pack: dict, placeholders: list[int]) -> list[dict]:
-    counts = pack["image_num_tokens"]
-    firsts = (np.cumsum(counts) - counts).tolist() if counts else []
-    shown = zip(pack["images"][:MAX_IMAGES], pack["image_sizes"], counts, firsts, strict=False)
-    return [
-        {
-            "start": placeholders[first] if first < len(placeholders) else None,
-            "num_tokens": count,
+    found = []
+    parts = slices(pack["image_num_tokens"])
+    for image, size, part in zip(pack["images"][:MAX_IMAGES], pack["image_sizes"], parts, strict=False):
+        jpeg = thumbnail(image["bytes"])
+        found.append({
+            "start": placeholders[part.start] if part.start < len(placeholders) else None,
+            "num_tokens": part.stop - part.start,
             **size,
-            "jpeg": None if (data := thumbnail(image["bytes"])) is None else base64.b64encode(data).decode(),
-        }
-        for image, size, count, first in shown
-    ]
+            "jpeg": None if jpeg is None else base64.b64encode(jpeg).decode(),
+        })  # fmt: skip
+    return found
 
 
 def thumbnail(data: bytes, edge: int = EDGE, quality: int = QUALITY) -> bytes | None:
@@ -93,9 +97,8 @@ def kinds(input_ids, labels, token: int | None) -> np.ndarray:
 def runs(values: np.ndarray) -> list[list[int]]:
     """Runs of equal values as [value, length]: runs([0, 0, 2, 2, 2]) == [[0, 2], [2, 3]]."""
     starts = np.flatnonzero(np.diff(values, prepend=-1))
-    return [
-        [int(values[at]), n] for at, n in zip(starts, np.diff(np.append(starts, len(values))).tolist(), strict=True)
-    ]
+    lengths = np.diff(starts, append=len(values))
+    return [list(run) for run in zip(values[starts].tolist(), lengths.tolist(), strict=True)]
 
 
 def image_token_id(packs: pa.Table) -> int | None:
@@ -114,10 +117,3 @@ def image_token_id(packs: pa.Table) -> int | None:
     found, counts = np.unique(ids[start : start + lengths[most]], return_counts=True)
     candidates = found[counts == placeholders[most]].tolist()
     return next((c for c in candidates if np.array_equal(segment_sums(ids == c, lengths), placeholders)), None)
-
-
-def segment_sums(values: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """Sums of neighbouring values, `counts` of them at a time: segment_sums([1, 2, 3], [2, 0, 1]) == [3, 0, 3]."""
-    ends = np.cumsum(counts)
-    total = np.concatenate([[0], np.cumsum(values, dtype=np.int64)])
-    return total[ends] - total[ends - counts]

@@ -15,6 +15,7 @@ import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from packing_udfs import contract
+from packing_udfs.knapsack.axes import loosest
 from packing_udfs.manifest import Manifest
 
 __all__ = [
@@ -157,10 +158,10 @@ class ManifestInfo(SplitFigures):
         """Whether a row may have been packed as several samples."""
         return any(run.config.pack.over_length == "split_turns" for run in self.runs)
 
-    def loosest(self, budget: str) -> int | None:
-        """The largest limit of the split's runs, as of "max_vision_cost"; None for no limit."""
-        limits = [getattr(run.config.pack, budget) for run in self.runs]
-        return None if None in limits else max(limits)
+    @property
+    def limits(self) -> dict[str, int | None]:
+        """The largest limits of the split's runs, by field of `config.Pack`; None for no limit."""
+        return loosest([run.config.pack.model_dump() for run in self.runs]) | {"seq_len": self.seq_len}
 
     @field_validator("num_shards")
     @classmethod

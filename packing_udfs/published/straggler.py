@@ -4,6 +4,9 @@ import numpy as np
 import pyarrow as pa
 
 from packing_udfs.order import manifest_order
+from packing_udfs.walk import offsets
+
+__all__ = ["step_cv", "straggler"]
 
 
 def straggler(
@@ -51,7 +54,6 @@ def _step_costs(
     """float64 [num_steps, B]: the cost of each lane's pack."""
     order = manifest_order(manifest, global_batch_size=global_batch_size, seed=seed, epoch=epoch, balance=balance)
     flat = manifest[cost].combine_chunks().flatten().to_numpy()
-    num_rows = manifest["num_rows"].to_numpy().astype(np.int64)
-    starts = np.cumsum(num_rows) - num_rows
+    starts = offsets(manifest["num_rows"].to_numpy())
     blocks = [flat[starts[groups] + rows] for groups, rows, _ in order.blocks()]
     return np.concatenate([np.empty((0, global_batch_size)), *blocks])

@@ -28,7 +28,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from packing_udfs.knapsack import Budgets
+from packing_udfs.knapsack import Amounts, Budgets
+from packing_udfs.knapsack.axes import TOKENS, VISION
 from packing_udfs.shard import row_groups as row_groups_module
 from packing_udfs.shard.keep_places import LastPack, Shard, align
 
@@ -77,7 +78,7 @@ class Plan:
 def replan(
     previous: Previous,
     keys: Sequence[Key],
-    sizes: np.ndarray,
+    amounts: Amounts,
     budgets: Budgets,
     pack: Callable[[list[int]], list[list[int]]],
     *,
@@ -87,20 +88,19 @@ def replan(
 ) -> Plan:
     """Packs and their places, as near to the last version's as `max_drift` allows.
 
-    keys: of each sample that is there now, in the shard's order. sizes: int64 [3, samples], their tokens, vision cost
-    and images. pack: what makes packs of samples afresh (indices in, packs
-    out). max_drift: the share of packs that there may be more than `pack` makes of all samples.
+    keys: of each sample that is there now, in the shard's order, whose amounts these are. pack: what makes packs of
+    samples afresh (indices in, packs out). max_drift: the share of packs that there may be more than `pack` makes of
+    all samples.
     """
-    unlimited = np.iinfo(np.int64).max // 1000  # a share of it is still an integer
-    caps = [budgets.seq_len, budgets.vision_cost or unlimited, budgets.num_images or unlimited]
-    shard = Shard(np.asarray(sizes, np.int64), np.asarray(caps, np.int64), pack, num_packs_per_group, seed)
+    shard = Shard(amounts, budgets, pack, num_packs_per_group, seed)
     bins = pack(list(range(len(keys))))
     fresh = [[bins[i] for i in g] for g in row_groups_module.row_groups(shard.costs(bins), num_packs_per_group, seed)]
     if [len(group) for group in previous.row_groups] != [len(costs) for costs in previous.vision_costs]:
         return Plan(fresh, why_afresh="its manifest names other numbers of packs than its row groups have")
     packs, shard.loose = _match(previous, keys, shard)
-    kept = int(shard.sizes[0, [i for old in packs for i in old.members()]].sum())
-    if 2 * kept < shard.sizes[0].sum():
+    tokens = amounts[TOKENS]
+    kept = int(tokens[[i for old in packs for i in old.members()]].sum())
+    if 2 * kept < tokens.sum():
         return Plan(fresh, why_afresh="more than half of its tokens are new")
     limit = int(len(bins) * (1 + max_drift))
     found = _fit(packs, shard, limit)
@@ -157,7 +157,8 @@ def _images_of(key: Key) -> tuple[int, str]:
 
 def _fit(packs: list[LastPack], shard: Shard, limit: int) -> tuple[list[LastPack], list[list[int]]] | None:
     """(the packs that stay, new packs) with every sample in one, at most `limit` in all; None when that can't be."""
-    free = [int(shard.caps[0] - shard.sizes[0, pack.members()].sum()) for pack in packs]
+    used = shard.amounts.of_packs(TOKENS, [pack.members() for pack in packs]).tolist()
+    free = [shard.budgets[TOKENS] - num_tokens for num_tokens in used]
     emptiest = sorted((i for i in range(len(packs)) if free[i]), key=lambda i: (-free[i], i))
     for num_dissolved in _steps(min(len(emptiest), MAX_DISSOLVED)):
         gone = set(emptiest[:num_dissolved])
@@ -189,7 +190,9 @@ def _fill_holes(holes: list[LastPack], loose: list[int], shard: Shard) -> list[i
         return loose
     members = [p.members() for p in holes]
     room = shard.caps[:, None] - np.stack([shard.size(m) for m in members], axis=1)
-    mean = max(1, int(shard.sizes[1].sum()) * int(shard.caps[0]) // max(1, int(shard.sizes[0].sum())))
+    tokens, seq_len = shard.amounts[TOKENS], shard.budgets[TOKENS]
+    mean = max(1, int(shard.amounts.get(VISION).sum()) * seq_len // max(1, int(tokens.sum())))
+    free = seq_len - shard.amounts.of_packs(TOKENS, members)
     share = (shard.sizes[:, loose] * 1000 // shard.caps[:, None]).max(axis=0)
     rest = []
     for at in np.argsort(-share, kind="stable").tolist():
@@ -199,11 +202,12 @@ def _fill_holes(holes: list[LastPack], loose: list[int], shard: Shard) -> list[i
         if not fits.any():
             rest.append(i)
             continue
-        left = (room[0] - size[0]) * mean
+        left = (free - tokens[i]) * mean
         worst = int(left.max()) + 1
         best = int(np.where(fits, left, worst + np.abs(left)).argmin())
         holes[best].add(i)
         room[:, best] -= size
+        free[best] -= tokens[i]
     return sorted(rest)
 
 

@@ -9,12 +9,18 @@ Cost: for each freed place a look at the packs without one. Rejected: moving pac
 position behind it loses its layer).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
+from packing_udfs.knapsack import Amounts, Budgets
+from packing_udfs.knapsack.axes import VISION
 from packing_udfs.shard import row_groups
+
+__all__ = ["LastPack", "Shard", "align"]
+
+Place = tuple[int, int]  # row group, position in it
 
 COST_TOLERANCES = (4, 8, 16, 32)  # by such a part of the mean cost a changed pack may be off its layer's median
 MAX_MISALIGNMENT = 0.015  # how much a step's largest cost over its mean may be above that of packing afresh
@@ -24,7 +30,7 @@ MAX_MISALIGNMENT = 0.015  # how much a step's largest cost over its mean may be 
 class LastPack:
     """A pack of the last version: the sample in each slot, None where it is gone."""
 
-    place: tuple[int, int]
+    place: Place
     slots: list[int | None]
     is_changed: bool = False
 
@@ -42,25 +48,33 @@ class LastPack:
 
 @dataclass
 class Shard:
-    """The samples to pack: `sizes` int64 [tokens, vision cost, images; samples], `caps` of each in a pack."""
+    """The samples to pack, and how they are packed."""
 
-    sizes: np.ndarray
-    caps: np.ndarray
+    amounts: Amounts
+    budgets: Budgets
     pack: Callable[[list[int]], list[list[int]]]
+    """Makes packs of samples (indices in, packs out)."""
     most: int
     """Packs in a row group."""
     seed: int
     loose: list[int] = field(default_factory=list)
+    """Samples that are in no pack of the last version."""
+
+    def __post_init__(self) -> None:
+        self.sizes = self.amounts.matrix(self.budgets)  # int64 [axes with a budget, samples]
+        self.caps = np.asarray(list(self.budgets.values()), np.int64)
 
     def size(self, members: Sequence[int]) -> np.ndarray:
+        """What samples take together of each axis with a budget."""
         return self.sizes[:, list(members)].sum(axis=1)
 
     def cost(self, members: Sequence[int]) -> int:
-        return int(self.sizes[1, list(members)].sum())
+        """Their vision cost."""
+        return int(self.amounts.get(VISION)[list(members)].sum())
 
     def costs(self, packs: Sequence[Sequence[int]]) -> np.ndarray:
         """Vision costs, int64 [packs]."""
-        return np.asarray([self.cost(members) for members in packs], np.int64)
+        return self.amounts.of_packs(VISION, packs)
 
 
 def align(
@@ -77,7 +91,11 @@ def align(
         groups = _place(old, stay, new, shard, part, may_move)
         if _misalignment(groups, shard) <= limit:
             return groups
-    packs = [*(pack.members() for pack in stay), *new]
+    return _dealt([*(pack.members() for pack in stay), *new], shard)
+
+
+def _dealt(packs: list[list[int]], shard: Shard) -> list[list[list[int]]]:
+    """Packs in row groups, as a first packing deals them."""
     return [[packs[i] for i in group] for group in row_groups.row_groups(shard.costs(packs), shard.most, shard.seed)]
 
 
@@ -94,51 +112,57 @@ def _place(
     while True:
         groups = [g for g in range(len(old)) if g not in tail]
         freed, homeless = _freed(old, groups, at, shard, part, may_move)
-        in_tail = [at[g, p].members() for g in sorted(tail) for p in range(len(old[g])) if (g, p) in at]
-        pool = [*new, *homeless, *in_tail]
-        if len(pool) >= len(freed):
+        in_tail = [at[place].members() for place in _places(old, sorted(tail)) if place in at]
+        loose = [*new, *homeless]
+        if len(loose) + len(in_tail) >= len(freed):
             break
-        tail |= {min(groups, key=lambda g: (len(old[g]), -g))}  # the last of the smallest gives up its packs
-    costs, left = shard.costs(pool).tolist(), list(range(len(pool)))
-    chosen: dict[tuple[int, int], int] = {}
+        tail.add(min(groups, key=lambda g: (len(old[g]), -g)))  # the last of the smallest gives up its packs
+    chosen = _choose(freed, old, shard.costs([*loose, *in_tail]).tolist())
+    pool = dict(enumerate([*loose, *in_tail]))
+    filled = {place: pool.pop(i) for place, i in chosen.items()}
+    body = [[filled[place] if place in filled else at[place].members() for place in _places(old, [g])] for g in groups]
+    rest_of_tail = [members for i, members in pool.items() if i >= len(loose)]
+    came = [members for i, members in pool.items() if i < len(loose)]
+    if not came and rest_of_tail == in_tail and all(place in at for place in _places(old, sorted(tail))):
+        return body + [[at[place].members() for place in _places(old, [g])] for g in sorted(tail)]
+    rest = [*rest_of_tail, *came]
+    if len(tail) <= 1 and len(rest) <= shard.most:
+        return body + ([rest] if rest else [])
+    return body + _dealt(rest, shard)
+
+
+def _places(old: list[list[int]], groups: Iterable[int]) -> list[Place]:
+    return [(g, p) for g in groups for p in range(len(old[g]))]
+
+
+def _choose(freed: list[Place], old: list[list[int]], costs: list[int]) -> dict[Place, int]:
+    """For each freed place the pack that is nearest in cost to what was there, costliest places first."""
+    left, chosen = list(range(len(costs))), {}
     for g, p in sorted(freed, key=lambda place: (-old[place[0]][place[1]], place)):
         nearest = min(left, key=lambda i: (abs(costs[i] - old[g][p]), i))
         left.remove(nearest)
         chosen[g, p] = nearest
-    result = [
-        [pool[chosen[g, p]] if (g, p) in chosen else at[g, p].members() for p in range(len(old[g]))] for g in groups
-    ]
-    first_in_tail = len(pool) - len(in_tail)
-    left = [i for i in left if i >= first_in_tail] + [i for i in left if i < first_in_tail]
-    is_whole = {(g, p) for g in tail for p in range(len(old[g]))} <= set(at)
-    if is_whole and left == list(range(first_in_tail, len(pool))):  # nobody came or went
-        return result + [[at[g, p].members() for p in range(len(old[g]))] for g in sorted(tail)]
-    rest = [pool[i] for i in left]
-    if len(tail) <= 1 and len(rest) <= shard.most:
-        return result + ([rest] if rest else [])
-    laid = row_groups.row_groups(shard.costs(rest), shard.most, shard.seed)
-    return result + [[rest[i] for i in group] for group in laid]
+    return chosen
 
 
 def _freed(
     old: list[list[int]],
     groups: list[int],
-    at: dict[tuple[int, int], LastPack],
+    at: dict[Place, LastPack],
     shard: Shard,
     part: int,
     may_move: bool,
-) -> tuple[list[tuple[int, int]], list[list[int]]]:
+) -> tuple[list[Place], list[list[int]]]:
     """(places of these row groups to be filled, packs that are out of the layer of the place they had)"""
     mean = sum(map(sum, old)) // max(1, sum(map(len, old)))
     layers, freed, homeless = _layers(old, groups), [], []
-    for g in groups:
-        for p in range(len(old[g])):
-            pack, usual = at.get((g, p)), layers[len(old[g]), p]
-            if pack is None:
-                freed.append((g, p))
-            elif (pack.is_changed or may_move) and abs(shard.cost(pack.members()) - usual) > mean // part:
-                homeless.append(pack.members())
-                freed.append((g, p))
+    for g, p in _places(old, groups):
+        pack, usual = at.get((g, p)), layers[len(old[g]), p]
+        if pack is None:
+            freed.append((g, p))
+        elif (pack.is_changed or may_move) and abs(shard.cost(pack.members()) - usual) > mean // part:
+            homeless.append(pack.members())
+            freed.append((g, p))
     return freed, homeless
 
 

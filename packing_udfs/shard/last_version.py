@@ -5,17 +5,19 @@ one range and a file one more, for its footer. What packs cost is in the manifes
 where every sample's id would go through an exchange to its shard.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from packing_udfs import contract
+from packing_udfs import contract, walk
 from packing_udfs.parquet.ranges import read_columns, read_footer
 from packing_udfs.shard.keep_packs import Key, Previous, checksum
 from packing_udfs.storage.byte_source import Source, Stop
+
+__all__ = ["LIGHT", "read_previous"]
 
 LIGHT = ("sample_lengths", "sample_num_images", "sample_ids", "sample_sources")
 
@@ -43,25 +45,21 @@ def read_previous(source: Source, row_groups: Sequence[dict], *, with_tokens: bo
 
 def _check_whole(table: pa.Table, where: str) -> None:
     """Raises ContractError for a pack of which not every sample is described."""
-    counts = [pc.call_function("list_value_length", [table[name]]) for name in LIGHT]
-    has_nulls = any(
-        table[name].null_count or pc.call_function("list_flatten", [table[name]]).null_count for name in LIGHT
-    )
-    if has_nulls or any(other != counts[0] for other in counts):
+    lists = [table[name].combine_chunks() for name in LIGHT]
+    has_nulls = any(values.null_count or values.flatten().null_count for values in lists)
+    if has_nulls or any(not np.array_equal(values.offsets, lists[0].offsets) for values in lists):
         raise contract.ContractError(f"{where}: its lists of samples disagree")
 
 
 def _packs(table: pa.Table) -> list[list[Key]]:
-    def lists(name: str) -> list[list]:
-        return table[name].to_pylist()
+    return [[_key(sample) for sample in walk.samples(pack)] for pack in walk.packs(table)]
 
-    ids = table["input_ids"].chunk(0) if "input_ids" in table.column_names else None
-    packs = []
-    for pack, samples in enumerate(zip(*map(lists, (*LIGHT,)), strict=True)):
-        lengths, num_images, sample_ids, sources = samples
-        sums = [0] * len(lengths)
-        if ids is not None:
-            parts = np.split(ids[pack].values.to_numpy(), np.cumsum(lengths)[:-1])
-            sums = [checksum(part) for part in parts]
-        packs.append([Key(*key) for key in zip(sample_ids, sources, lengths, num_images, sums, strict=True)])
-    return packs
+
+def _key(sample: Mapping[str, Any]) -> Key:
+    return Key(
+        sample["sample_ids"],
+        sample["sample_sources"],
+        sample["sample_lengths"],
+        sample["sample_num_images"],
+        checksum(sample["input_ids"]) if "input_ids" in sample else 0,
+    )

@@ -11,19 +11,21 @@ Selection is apart from assembly: the knapsack sees integers and returns indices
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+from pydantic import Field
 
 from packing_udfs import knapsack, metrics
-from packing_udfs.config import Images, OverLength, Video
+from packing_udfs.config import Images, Pack, Video
 from packing_udfs.encode.encoder import EncodedSample, EncodeError, Encoder
 from packing_udfs.encode.family import Size
 from packing_udfs.encode.images import ImageError, prepare
 from packing_udfs.encode.over_length import shorten
 from packing_udfs.encode.video import with_frames
+from packing_udfs.knapsack import Amounts, axes
 from packing_udfs.shard import keep_packs
 from packing_udfs.shard import row_groups as row_groups_module
 from packing_udfs.shard.assemble import Unit, assemble
@@ -34,47 +36,28 @@ from packing_udfs.shard.rows import Rows, duplicates
 ENCODE_BATCH = 512  # samples rendered and tokenised at a time: enough for the tokenizer's threads, small in memory
 
 
-@dataclass(frozen=True, kw_only=True)
-class PackSettings:
-    """How a shard is packed. Lengths in tokens, vision cost in the family's unit, None for no limit."""
+class PackSettings(Pack):
+    """How a shard is packed: the configuration's `pack`, and what else decides about a shard's bytes."""
 
-    seq_len: int
-    max_vision_cost: int | None = None
-    max_images_per_pack: int | None = None
-    max_images_per_sample: int | None = None
-    over_length: OverLength = "quarantine"
-    train_on: str = "assistant"
-    algorithm: str = "balanced"
-    attention_weight: float = 0.0
     num_packs_per_row_group: int = 32
     max_file_bytes: int | None = None
     """Bytes of images and tokens in a file, before Parquet; a shard that has more becomes several files."""
     duplicates: str = "drop"
     seed: int = 0
-    images: Images = field(default_factory=Images)
-    videos: Mapping[str, Video] = field(default_factory=dict)
+    images: Images = Field(default_factory=Images)
+    videos: Mapping[str, Video] = {}
     """For each source with videos, how they become images."""
     taken_down: frozenset[int] = frozenset()
     """Ids of samples that are left out wherever they come from."""
 
     @property
     def budgets(self) -> knapsack.Budgets:
-        return knapsack.Budgets(
-            seq_len=self.seq_len, vision_cost=self.max_vision_cost, num_images=self.max_images_per_pack
-        )
+        return axes.budgets_of(self)
 
     def problem_of(self, sample: EncodedSample) -> EncodeError | None:
         """Why a sample fits in no pack, None when it fits in one."""
-        limits = [m for m in (self.max_images_per_sample, self.max_images_per_pack) if m is not None]
-        num_images, num_tokens = len(sample.image_num_tokens), len(sample.input_ids)
-        if limits and num_images > min(limits):
-            return EncodeError("too_many_images", f"{num_images} images, at most {min(limits)}")
-        if num_tokens > self.seq_len:
-            return EncodeError("too_long", f"{num_tokens} tokens, at most {self.seq_len}")
-        if self.max_vision_cost is not None and sample.vision_cost > self.max_vision_cost:
-            detail = f"vision cost {sample.vision_cost}, at most {self.max_vision_cost}"
-            return EncodeError("too_much_vision", detail)
-        return None
+        found = axes.over(sample, self)
+        return None if found is None else EncodeError(*found)
 
 
 @dataclass(frozen=True)
@@ -173,27 +156,25 @@ def pack_units(
     units: list[Unit], settings: PackSettings, previous: keep_packs.Previous | None = None, max_drift: float = 0.003
 ) -> PackedFile:
     """Choose packs of a file by lengths and costs, and deal them to row groups; `units` in the shard's order."""
-    lengths, demand = _demand(units)
-    costs = demand["vision_costs"]
+    amounts = _amounts(units)
     options = {"attention_weight": settings.attention_weight} if settings.algorithm == "balanced" else {}
     algorithm = knapsack.ALGORITHMS[settings.algorithm]
 
     def pack(members: list[int]) -> list[list[int]]:
         at = np.asarray(members, np.int64)
-        some = {name: values[at] for name, values in demand.items()}
-        bins = algorithm(lengths[at], settings.budgets, **some, **options)
+        bins = algorithm(amounts.take(at), settings.budgets, **options)
         return [at[np.sort(b)].tolist() for b in bins]  # a pack reads in the shard's order
 
     if previous is None:
         bins = pack(list(range(len(units))))
-        pack_costs = np.asarray([costs[b].sum() for b in bins], np.int64)
-        groups = row_groups_module.row_groups(pack_costs, settings.num_packs_per_row_group, settings.seed)
+        costs = amounts.of_packs(axes.VISION, bins)
+        groups = row_groups_module.row_groups(costs, settings.num_packs_per_row_group, settings.seed)
         plan = keep_packs.Plan([[bins[i] for i in group] for group in groups])
     else:
         plan = keep_packs.replan(
             previous,
             [unit_key(unit, settings) for unit in units],
-            np.stack([lengths, *demand.values()]),
+            amounts,
             settings.budgets,
             pack,
             num_packs_per_group=settings.num_packs_per_row_group,
@@ -211,19 +192,14 @@ def pack_units(
 
 def sums_of(units: Sequence[Unit], packs: Sequence[Sequence[int]], settings: PackSettings) -> dict:
     """`PackedFile.sums` of units, in the shard's order, that are packed like this."""
-    lengths, demand = _demand(units)
-    costs, num_images = demand.values()
-    bound = knapsack.bound(lengths, settings.budgets, **demand)
-    found = metrics.histograms(lengths, costs, num_images, packs, settings.seq_len)
-    return metrics.shard_sums(lengths, costs, len(packs), bound) | {"histograms": found}
+    amounts = _amounts(units)
+    bound = knapsack.bound(amounts, settings.budgets)
+    found = metrics.histograms(amounts, packs, settings.seq_len)
+    return metrics.shard_sums(amounts, len(packs), bound) | {"histograms": found}
 
 
-def _demand(units: Sequence[Unit]) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """Tokens of each unit, and what else the knapsack asks for."""
-    return np.asarray([len(unit.encoded.input_ids) for unit in units], np.int64), {
-        "vision_costs": np.asarray([unit.encoded.vision_cost for unit in units], np.int64),
-        "num_images": np.asarray([len(unit.sizes) for unit in units], np.int64),
-    }
+def _amounts(units: Sequence[Unit]) -> Amounts:
+    return axes.amounts_of([unit.encoded for unit in units])
 
 
 def unit_key(unit: Unit, settings: PackSettings) -> keep_packs.Key:
@@ -287,7 +263,7 @@ def _fit(
     outcomes.num_tokens[i] = len(sample.input_ids)
     problem = settings.problem_of(sample)
     if problem is None:
-        return [Unit(rows.sample_id[i], rows.source[i], rows.images[i], sizes, sample)]
+        return [Unit(rows.sample_id[i], rows.source[i], rows.images[i], sizes, sample, rows.kept(i))]
     short = shorten(
         settings.over_length, messages, sizes, sample, encoder.encode, lambda s: settings.problem_of(s) is None
     )
@@ -302,6 +278,7 @@ def _fit(
             [rows.images[i][k] for k in part.images],
             [sizes[k] for k in part.images],
             part.encoded,
+            rows.kept(i),
         )
         for part in short.parts
     ]

@@ -4,7 +4,9 @@ from typing import Any
 
 import pandas as pd
 
-from packing_udfs.contract import SAMPLE_SCHEMA
+from packing_udfs import contract
+
+__all__ = ["Rows", "duplicates"]
 
 
 class Rows:
@@ -16,7 +18,7 @@ class Rows:
 
     def __init__(self, samples: pd.DataFrame):
         samples = samples.sort_values(["sample_id", "source", "file", "row", "copy"], kind="stable")
-        column = {name: samples[name].astype(object) for name in SAMPLE_SCHEMA.names}
+        column = {name: samples[name].astype(object) for name in contract.SAMPLE_SCHEMA.names}
         plain = {name: values.where(values.notna(), None).tolist() for name, values in column.items()}
         self.sample_id: list[int] = plain["sample_id"]
         self.source: list[str] = plain["source"]
@@ -25,11 +27,20 @@ class Rows:
         self.copy = [int(value or 0) for value in plain["copy"]]
         self.reason: list[str | None] = plain["reason"]
         self.num_turns_dropped = [int(value or 0) for value in plain["num_turns_dropped"]]
+        self._kept = {
+            name: plain[column.keeps]
+            for name, column in contract.PACK_COLUMNS.items()
+            if column.keeps not in (None, "sample_id", "source")
+        }
         self._messages: list = plain["messages"]
         self.images: list[list[Any]] = [[] if value is None else list(value) for value in plain["images"]]
 
     def __len__(self) -> int:
         return len(self.sample_id)
+
+    def kept(self, i: int) -> dict[str, Any]:
+        """What packs keep of a row in further columns of the contract, by their names."""
+        return {name: values[i] for name, values in self._kept.items()}
 
     def messages(self, i: int) -> list[dict] | None:
         """A row's messages as lists and dicts; None when there are none, or a null stands where text should be.

@@ -15,13 +15,13 @@ images only: videos have another temporal rule, and packs hold no video. Source 
 """
 
 from collections.abc import Sequence
-from itertools import accumulate
 
 import numpy as np
 import torch
 
 from packing_udfs.encode.families import FAMILIES, QwenVL
 from packing_udfs.encode.family import Size
+from packing_udfs.walk import offsets, slices
 
 __all__ = ["MRope", "mrope", "rule_of", "stacked"]
 
@@ -46,13 +46,12 @@ def mrope(
     """
     positions = np.empty((3, len(input_ids)), np.int64)
     placeholders = np.flatnonzero(np.asarray(input_ids) == image_token_id)
-    starts = [0, *accumulate(rows * cols for rows, cols in grids)]  # of each image, among the placeholders
+    starts = offsets([rows * cols for rows, cols in grids])  # of each image, among the placeholders
     if starts[-1] != len(placeholders):
         raise ValueError(f"{len(placeholders)} image placeholders for grids of {starts[-1]} tokens: another processor?")
-    image, start = 0, 0
-    for length, num_images in zip(sample_lengths, sample_num_images, strict=True):
-        at, position, end = start, 0, start + length
-        for i in range(image, image + num_images):
+    for tokens, images in zip(slices(sample_lengths), slices(sample_num_images), strict=True):
+        at, position, end = tokens.start, 0, tokens.stop
+        for i in range(images.start, images.stop):
             (rows, cols), first = grids[i], int(placeholders[starts[i]])
             positions[:, at:first] = position + np.arange(first - at)
             position, at = position + first - at, first + rows * cols
@@ -61,7 +60,6 @@ def mrope(
             positions[2, first:at] = position + np.tile(np.arange(cols), rows)
             position += max(rows, cols)
         positions[:, at:end] = position + np.arange(end - at)
-        image, start = image + num_images, end
     return positions
 
 

@@ -20,7 +20,8 @@ import sys
 import highspy
 import numpy as np
 
-from packing_udfs.knapsack import Budgets, bound, first_fit_decreasing
+from packing_udfs.knapsack import Amounts, Budgets, bound, first_fit_decreasing
+from packing_udfs.knapsack.axes import TOKENS, VISION
 
 MAX_NODES = (48, 24)
 TOLERANCE = 5e-4  # between the program's optimum and the bound
@@ -28,11 +29,9 @@ EPSILON = 1e-9
 
 
 def lower_bound(
-    lengths: np.ndarray,
+    amounts: Amounts,
     budgets: Budgets,
     *,
-    vision_costs: np.ndarray | None = None,
-    num_images: np.ndarray | None = None,
     packs: list[np.ndarray] | None = None,
     max_rounds: int = 300,
     num_cells: int = 16_384,
@@ -43,16 +42,16 @@ def lower_bound(
     packs: known packs to start from; good ones save rounds. num_cells: of the dynamic program, num_fine_cells: of
     its last run.
     """
-    simple = bound(lengths, budgets, vision_costs=vision_costs, num_images=num_images)
-    if not len(lengths):
+    simple = bound(amounts, budgets)
+    if not len(amounts):
         return 0
-    vision = np.zeros_like(lengths) if budgets.vision_cost is None else vision_costs
-    sizes = np.stack([lengths, vision]).astype(np.int64)
-    caps = np.array([budgets.seq_len, budgets.vision_cost or 0])
+    vision = amounts[VISION] if VISION in budgets else np.zeros(len(amounts), np.int64)
+    sizes = np.stack([amounts[TOKENS], vision])
+    caps = np.array([budgets[TOKENS], budgets.get(VISION, 0)])
     kinds, kind_of, demand = np.unique(sizes, axis=1, return_inverse=True, return_counts=True)
     nodes, weights = _nodes(kinds, caps)
     if packs is None:
-        packs = first_fit_decreasing(lengths, budgets, vision_costs=vision_costs, num_images=num_images)
+        packs = first_fit_decreasing(amounts, budgets)
     program = _Covering(nodes, weights, demand)
     for pack in packs:
         program.add(kind_of.ravel()[pack])

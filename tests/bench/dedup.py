@@ -24,6 +24,7 @@ from PIL import Image
 
 from jobs.local_hub import LocalHub
 from packing_udfs import contract, knapsack
+from packing_udfs.knapsack import Amounts
 from packing_udfs.published import straggler
 from packing_udfs.shard import row_groups as row_groups_module
 from packing_udfs.shard.keep_packs import Key, Previous, replan
@@ -64,26 +65,28 @@ def _evenness() -> Iterator[dict]:
     samples = packing._fitting(finevision.draw(60_000), packing.TOKENS_BIND)
     rng, manifests, num = np.random.default_rng(0), {"ours": [], "from scratch": []}, Counter()
     for number, shard in enumerate(packing._shards(samples)):
-        sizes = np.stack([shard.lengths, shard.vision_costs, shard.num_images])
-        keys = [Key(i << 33, "", int(t), int(k)) for i, (t, k) in enumerate(zip(sizes[0], sizes[2], strict=True))]
-        last = _groups(sizes)
+        amounts = shard.amounts
+        counts = zip(amounts["num_tokens"].tolist(), amounts["num_images"].tolist(), strict=True)
+        keys = [Key(i << 33, "", num_tokens, num_images) for i, (num_tokens, num_images) in enumerate(counts)]
+        last = _groups(amounts)
         previous = Previous(
             [[[keys[i] for i in pack] for pack in group] for group in last],
-            [[int(sizes[1, pack].sum()) for pack in group] for group in last],
+            [amounts.of_packs("vision_cost", group).tolist() for group in last],
         )
         gone, edited = np.split(rng.choice(len(keys), len(keys) // 50, replace=False), 2)
         for i in edited.tolist():
-            sizes[0, i] = min(packing.SEQ_LEN, max(1, sizes[0, i] + int(rng.integers(-20, 21))))
-            keys[i] = keys[i]._replace(sample_id=keys[i].sample_id + 1, num_tokens=int(sizes[0, i]))
+            num_tokens = min(packing.SEQ_LEN, max(1, keys[i].num_tokens + int(rng.integers(-20, 21))))
+            amounts["num_tokens"][i] = num_tokens
+            keys[i] = keys[i]._replace(sample_id=keys[i].sample_id + 1, num_tokens=num_tokens)
         stay = np.setdiff1d(np.arange(len(keys)), gone)
-        now = sizes[:, stay]
+        now = amounts.take(stay)
         plan = replan(previous, [keys[i] for i in stay], now, packing.TOKENS_BIND, _packer(now),
                       num_packs_per_group=32, seed=0, max_drift=0.003)  # fmt: skip
         for name, groups in (("ours", plan.row_groups), ("from scratch", _groups(now))):
             num[name] += sum(map(len, groups))
             manifests[name] += [
                 {"file": f"{number:05d}", "row_group": index, "num_rows": len(group),
-                 "vision_cost": [int(now[1, pack].sum()) for pack in group]}
+                 "vision_cost": now.of_packs("vision_cost", group).tolist()}
                 for index, group in enumerate(groups)
             ]  # fmt: skip
     label = "finevision, 60,000 samples, 1 % edited and 1 % gone"
@@ -96,19 +99,19 @@ def _evenness() -> Iterator[dict]:
                "unit": "mean over steps of max over ranks / mean"}  # fmt: skip
 
 
-def _packer(sizes: np.ndarray) -> Callable[[list[int]], list[list[int]]]:
+def _packer(amounts: Amounts) -> Callable[[list[int]], list[list[int]]]:
     def pack(members: list[int]) -> list[list[int]]:
         at = np.asarray(members, np.int64)
-        bins = knapsack.balanced(sizes[0, at], packing.TOKENS_BIND, vision_costs=sizes[1, at], num_images=sizes[2, at])
+        bins = knapsack.balanced(amounts.take(at), packing.TOKENS_BIND)
         return [at[np.sort(b)].tolist() for b in bins]
 
     return pack
 
 
-def _groups(sizes: np.ndarray) -> list[list[list[int]]]:
+def _groups(amounts: Amounts) -> list[list[list[int]]]:
     """Row groups of packs from scratch."""
-    bins = _packer(sizes)(list(range(sizes.shape[1])))
-    costs = np.asarray([sizes[1, b].sum() for b in bins], np.int64)
+    bins = _packer(amounts)(list(range(len(amounts))))
+    costs = amounts.of_packs("vision_cost", bins)
     return [[bins[i] for i in group] for group in row_groups_module.row_groups(costs, 32, 0)]
 
 

@@ -35,6 +35,7 @@ from jobs.shards.plan import plan_shards
 from jobs.sources.pinned import PinnedSource, SourceFile
 from packing_udfs import config, contract
 from packing_udfs.encode.processor import fetch
+from packing_udfs.knapsack import Amounts
 from packing_udfs.metrics import add, histograms, shard_sums
 from packing_udfs.shard.outcomes import LEDGER_SCHEMA
 
@@ -172,8 +173,9 @@ def _messages(repository: Repository, paths: tuple[str, ...]) -> Iterator[bytes]
     rng = np.random.default_rng(0)
     pack, lengths = rng.integers(1, 57, PACKS), rng.integers(300, 1700, SAMPLES)
     members = np.array_split(np.arange(SAMPLES), PACKS)
-    sums = shard_sums(lengths, lengths // 80, PACKS, PACKS - 2)
-    sums["histograms"] = histograms(lengths, lengths // 80, np.ones(SAMPLES, np.int64), members, 4096)
+    amounts = Amounts(num_tokens=lengths, vision_cost=lengths // 80, num_images=np.ones(SAMPLES, np.int64))
+    sums = shard_sums(amounts, PACKS, PACKS - 2)
+    sums["histograms"] = histograms(amounts, members, 4096)
     ledger = to_ipc(pa.Table.from_pylist(_ledger(), schema=LEDGER_SCHEMA))
     quarantine = to_ipc(pa.Table.from_pylist(_quarantine(), schema=contract.QUARANTINE_SCHEMA))
     for shard, path in enumerate(paths):

@@ -23,6 +23,8 @@ from pathlib import Path
 
 import numpy as np
 
+from packing_udfs.knapsack import Amounts
+
 TABLE = Path(__file__).with_name("finevision_subsets.csv")
 LONG_SIDE = {"Captioning & Knowledge": 800, "Chart & Table": 900, "General VQA": 640, "Grounding & Counting": 800,
              "Mathematics": 500, "Naive OCR": 700, "OCR QA": 1300, "Science": 700, "Text-only": 512}  # fmt: skip
@@ -44,9 +46,10 @@ class Samples:
     def take(self, indices: np.ndarray) -> "Samples":
         return Samples(**{name: values[indices] for name, values in vars(self).items()})
 
-    def costs(self) -> dict[str, np.ndarray]:
-        """The costs as the packing functions take them."""
-        return {"vision_costs": self.vision_costs, "num_images": self.num_images}
+    @property
+    def amounts(self) -> Amounts:
+        """What the packing functions take."""
+        return Amounts(num_tokens=self.lengths, vision_cost=self.vision_costs, num_images=self.num_images)
 
 
 def draw(num_samples: int, *, seed: int = 0, unit: str = "tiles") -> Samples:

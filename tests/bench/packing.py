@@ -22,8 +22,11 @@ from tests.bench import column_generation, finevision, finevision_files, peers
 from tests.bench.finevision import Samples
 
 SEQ_LEN = 4096
-TOKENS_BIND = Budgets(seq_len=SEQ_LEN, vision_cost=64)
-BOTH_BIND = {"tiles": Budgets(seq_len=SEQ_LEN, vision_cost=40), "patches": Budgets(seq_len=SEQ_LEN, vision_cost=9000)}
+TOKENS_BIND = Budgets(num_tokens=SEQ_LEN, vision_cost=64)
+BOTH_BIND = {
+    "tiles": Budgets(num_tokens=SEQ_LEN, vision_cost=40),
+    "patches": Budgets(num_tokens=SEQ_LEN, vision_cost=9000),
+}
 SHARD = 4_000
 
 
@@ -47,7 +50,7 @@ def run() -> Iterator[dict]:
 
 
 def _fitting(samples: Samples, budgets: Budgets) -> Samples:
-    return samples.take(np.flatnonzero(~knapsack.too_large(samples.lengths, budgets, **samples.costs())))
+    return samples.take(np.flatnonzero(~knapsack.too_large(samples.amounts, budgets)))
 
 
 def _shards(samples: Samples, size: int = SHARD) -> list[Samples]:
@@ -56,7 +59,7 @@ def _shards(samples: Samples, size: int = SHARD) -> list[Samples]:
 
 def _packs(shards: list[Samples], budgets: Budgets, algorithm: str = "balanced") -> list[list[np.ndarray]]:
     pack = knapsack.ALGORITHMS[algorithm]
-    return [pack(shard.lengths, budgets, **shard.costs()) for shard in shards]
+    return [pack(shard.amounts, budgets) for shard in shards]
 
 
 def _num(packed: list[list]) -> int:
@@ -69,14 +72,14 @@ def _violations(shards: list[Samples], packed: list[list], budgets: Budgets) -> 
     for shard, bins in zip(shards, packed, strict=True):
         for members in bins:
             tokens, vision = shard.lengths[members].sum(), shard.vision_costs[members].sum()
-            count += tokens > budgets.seq_len or (budgets.vision_cost is not None and vision > budgets.vision_cost)
+            count += tokens > budgets["num_tokens"] or vision > budgets.get("vision_cost", np.inf)
     return int(count)
 
 
 def _over_bounds(label: str, samples: Samples) -> Iterator[dict]:
     """over_bound_tokens and violations."""
     shards = _shards(_fitting(samples, TOKENS_BIND))
-    least = sum(knapsack.bound(shard.lengths, TOKENS_BIND, **shard.costs()) for shard in shards)
+    least = sum(knapsack.bound(shard.amounts, TOKENS_BIND) for shard in shards)
     packed = {name: _packs(shards, TOKENS_BIND, name) for name in knapsack.ALGORITHMS}
     over = {name: round(_num(bins) / least - 1, 5) for name, bins in packed.items()}
     yield {
@@ -109,9 +112,9 @@ def _over_both(label: str, samples: Samples, num_shards: int = 2) -> Iterator[di
         least = 0
         for shard, bins in zip(shards, packed["balanced"], strict=True):
             if unit == "tiles":
-                least += column_generation.lower_bound(shard.lengths, budgets, **shard.costs(), packs=bins)
+                least += column_generation.lower_bound(shard.amounts, budgets, packs=bins)
             else:
-                least += knapsack.bound(shard.lengths, budgets, **shard.costs())
+                least += knapsack.bound(shard.amounts, budgets)
         over = {name: round(_num(bins) / least - 1, 5) for name, bins in packed.items()}
         kind = "column-generation bound" if unit == "tiles" else "largest of L1 and L2"
         yield {
@@ -125,15 +128,15 @@ def _over_both(label: str, samples: Samples, num_shards: int = 2) -> Iterator[di
 
 def _against_peers(label: str, samples: Samples) -> Iterator[dict]:
     """packs_vs_nanovlm_* and packs_vs_bfd: packs with the one budget that the peer knows."""
-    budgets = Budgets(seq_len=SEQ_LEN, num_images=18)
-    samples = _fitting(samples, Budgets(seq_len=SEQ_LEN - 1, num_images=4))  # what nanoVLM's training keeps
+    budgets = Budgets(num_tokens=SEQ_LEN, num_images=18)
+    samples = _fitting(samples, Budgets(num_tokens=SEQ_LEN - 1, num_images=4))  # what nanoVLM's training keeps
     ours = _num(_packs(_shards(samples), budgets))
-    least = knapsack.bound(samples.lengths, budgets, **samples.costs())
+    least = knapsack.bound(samples.amounts, budgets)
     for buffer in (8, 1024):
         theirs = len(peers.nanovlm(samples.lengths, samples.num_images, SEQ_LEN, buffer))
         yield _ratio(f"packs_vs_nanovlm_{buffer}", label, ours, {"nanovlm": theirs}) | {"bound": least}
     shards = _shards(samples)
-    ours = _num(_packs(shards, Budgets(seq_len=SEQ_LEN)))
+    ours = _num(_packs(shards, Budgets(num_tokens=SEQ_LEN)))
     theirs = {
         "trl_bfd": _num([peers.trl(shard.lengths, SEQ_LEN) for shard in shards]),
         "binpacking": _num([peers.binpacking_volume(shard.lengths, SEQ_LEN) for shard in shards]),
@@ -246,7 +249,7 @@ def _speed() -> Iterator[dict]:
 def _assemble_ms(label: str, samples: Samples, num_packs: int = 32) -> dict:
     """assemble_ms: one row group from encoded samples. Images have no bytes, whose one copy is the memory's speed."""
     shard = _shards(_fitting(samples, TOKENS_BIND))[0]
-    bins = knapsack.balanced(shard.lengths, TOKENS_BIND, **shard.costs())[:num_packs]
+    bins = knapsack.balanced(shard.amounts, TOKENS_BIND)[:num_packs]
     packs = [[_unit(shard, index) for index in members] for members in bins]
     tensors = [[peers.nanovlm_sample(unit.encoded.input_ids, unit.encoded.labels) for unit in pack] for pack in packs]
     assert assemble(packs)["num_tokens"].to_pylist() == [len(peers.nanovlm_pack(pack)[0]) for pack in tensors]

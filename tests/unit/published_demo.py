@@ -3,7 +3,6 @@
 import json
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from jobs.adapters.finevision import FineVision
@@ -41,7 +40,7 @@ def publish_demo(folder: Path, *overrides: str, rows: Sequence[dict] | None = No
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(file, folder / path)
 
-    how = replace(settings_module.settings(settings), taken_down=frozenset(head.taken_down))
+    how = settings_module.settings(settings).model_copy(update={"taken_down": frozenset(head.taken_down)})
     work = ShardWork(how, processor, plan, keep)
     of_shard = _by_shard(rows, plan)
     shards = [row for s in sorted(of_shard) for row in run_shard(s, as_spark_gives(of_shard[s]), work)]

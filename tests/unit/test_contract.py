@@ -12,6 +12,7 @@ import pytest
 from datasets import Features, Image, List, Value, load_dataset
 
 from packing_udfs import contract
+from packing_udfs.knapsack.axes import AXES
 from packing_udfs.parquet.ranges import column_of
 from packing_udfs.parquet.write import write_shard
 from tests.unit.made_packs import packs_table
@@ -176,5 +177,5 @@ def test_reasons_are_the_ones_in_use():
         "pack_shard",
         "finevision",
     }
-    assert set.union(*by_module.values()) == set(contract.REASONS)
+    assert set.union({axis.reason for axis in AXES}, *by_module.values()) == set(contract.REASONS)
     assert all(contract.REASONS.values())

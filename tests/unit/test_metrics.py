@@ -5,14 +5,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from packing_udfs import metrics
+from packing_udfs.knapsack import Amounts
 
 # 18 samples: a batch of 16 whose longest has 40 tokens, and one of two, 10 and 5.
-LENGTHS = np.asarray([40, *[4] * 15, 10, 5])
-COSTS = np.asarray([3, *[0] * 15, 2, 0])
+AMOUNTS = Amounts(num_tokens=[40, *[4] * 15, 10, 5], vision_cost=[3, *[0] * 15, 2, 0])
 
 
 def test_sums_of_a_shard():
-    assert metrics.shard_sums(LENGTHS, COSTS, num_packs=3, bound=2) == {
+    assert metrics.shard_sums(AMOUNTS, num_packs=3, bound=2) == {
         "num_samples": 18,
         "num_packs": 3,
         "bound": 2,
@@ -25,14 +25,14 @@ def test_sums_of_a_shard():
 
 def test_sums_are_integers_that_json_takes():
     """And squares of long samples do not overflow 32 bits: 100,000² is 10¹⁰."""
-    sums = metrics.shard_sums(np.asarray([100_000], np.int32), np.asarray([0], np.int32), 1, 1)
+    sums = metrics.shard_sums(Amounts(num_tokens=np.asarray([100_000], np.int32)), 1, 1)
     assert {type(value) for value in sums.values()} == {int}
     assert sums["attention_cost"] == 10**10
 
 
 def test_an_empty_shard():
     empty = np.empty(0, np.int64)
-    sums = metrics.shard_sums(empty, empty, 0, 0)
+    sums = metrics.shard_sums(Amounts(num_tokens=empty), 0, 0)
     assert set(sums.values()) == {0}
     assert metrics.summarise(sums, 100) == {"fill": 0.0, "over_bound": 0.0, "naive_waste": 0.0}
 
@@ -44,7 +44,7 @@ def test_add():
 
 def test_figures():
     """115 tokens in 3 packs of 50; 3 packs for a bound of 2; 660 tokens padded, of which 545 are pads."""
-    figures = metrics.summarise(metrics.shard_sums(LENGTHS, COSTS, num_packs=3, bound=2), seq_len=50)
+    figures = metrics.summarise(metrics.shard_sums(AMOUNTS, num_packs=3, bound=2), seq_len=50)
     assert figures == {"fill": 0.766667, "over_bound": 0.5, "naive_waste": 0.825758}
 
 
@@ -59,7 +59,8 @@ def test_histograms_of_a_shard():
     """Packs (40 4 4) and (10 5) of 50: 48 tokens are 96 %, 15 are 30 %. 40 ends its bin (36, 40]."""
     lengths, costs = np.asarray([40, 4, 4, 10, 5]), np.asarray([17, 0, 0, 2, 0])
     packs = [np.asarray([0, 1, 2]), np.asarray([3, 4])]
-    assert metrics.histograms(lengths, costs, np.minimum(costs, 1), packs, 50) == {
+    amounts = Amounts(num_tokens=lengths, vision_cost=costs, num_images=np.minimum(costs, 1))
+    assert metrics.histograms(amounts, packs, 50) == {
         "sample_tokens": {"4": 2, "5": 1, "10": 1, "40": 1},
         "sample_images": {"0": 3, "1": 2},
         "sample_vision": {"0": 3, "2": 1, "18": 1},

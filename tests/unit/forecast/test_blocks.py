@@ -96,10 +96,10 @@ def test_files_without_random_access_give_their_first_rows(lines):
 def test_blocks_say_what_is_in_their_rows(lines):
     blocks = draw(lines, 80)
     assert sum(block.num_rows for block in blocks) == 80
-    assert sum(len(block.lengths) for block in blocks) == 80
+    assert sum(len(block.amounts) for block in blocks) == 80
     assert sum(block.num_bytes for block in blocks) == sum(len(f"{i}?yes") for i in range(80))
-    assert {int(n) for block in blocks for n in block.num_images} == {0}
-    assert all(0 < block.num_label_tokens < block.lengths.sum() for block in blocks)
+    assert {int(n) for block in blocks for n in block.amounts["num_images"]} == {0}
+    assert all(0 < block.num_label_tokens < block.amounts["num_tokens"].sum() for block in blocks)
 
 
 def test_a_row_that_was_seen_is_a_duplicate(session_hub):
@@ -107,7 +107,7 @@ def test_a_row_that_was_seen_is_a_duplicate(session_hub):
     repo = drawn_sources.upload("user/blocks-again", drawn_sources.rows(10, 6) * 8, num_files=1)
     source = pinned(repo)
     assert sum(block.num_duplicates for block in draw(source, 80)) == 70
-    assert sum(len(block.lengths) for block in draw(source, 80)) == 10
+    assert sum(len(block.amounts) for block in draw(source, 80)) == 10
 
 
 def test_reading_stops_at_so_many_bytes(parquet):
@@ -133,7 +133,9 @@ def test_a_busy_moment_is_waited_for_and_an_answer_is_not(parquet, monkeypatch):
     monkeypatch.setattr(blocks, "_read", busy_at_times)
     found = draw(parquet, 70)
     assert len(asked) == len(expected) + 3
-    assert [block.lengths.tolist() for block in found] == [block.lengths.tolist() for block in expected]
+    assert [block.amounts["num_tokens"].tolist() for block in found] == [
+        block.amounts["num_tokens"].tolist() for block in expected
+    ]
     for error in (OSError("cut"), pa.ArrowInvalid("no page"), RuntimeError("xet")):
         monkeypatch.setattr(blocks, "_read", lambda *args, error=error: (_ for _ in ()).throw(error))
         with pytest.raises(SourceError, match=f"sources.0.repo: rows of user/blocks cannot be read: {error}"):

@@ -18,6 +18,7 @@ from jobs.sources.sample import share_out
 from packing_udfs import config, config_file
 from packing_udfs.encode.encoder import Encoder
 from packing_udfs.encode.processor import fetch
+from packing_udfs.knapsack import Amounts
 from packing_udfs.metrics import NAIVE_BATCH
 from packing_udfs.published.pictures import IMAGE
 from tests.unit.demo_samples import DEMO, as_spark_gives, demo_rows
@@ -32,7 +33,7 @@ def made_samples(lengths: list[int], vision_costs: list[int]) -> Samples:
     costs = np.asarray(vision_costs)
     return Samples(
         ids=np.arange(len(lengths)), input_ids=none, kinds=none, image_num_tokens=none, images=none,
-        lengths=np.asarray(lengths), vision_costs=costs, num_images=np.minimum(costs, 1),
+        amounts=Amounts(num_tokens=lengths, vision_cost=costs, num_images=np.minimum(costs, 1)),
     )  # fmt: skip
 
 

@@ -195,12 +195,16 @@ def _num_bytes(row: dict) -> int:
 
 
 def test_demand_is_that_of_the_scarcest_budget():
-    budgets = knapsack.Budgets(seq_len=100, vision_cost=10, num_images=4)
-    assert estimates.demand(budgets, 1000, 50, 8) == 10
-    assert estimates.demand(budgets, 1000, 150, 8) == 15
-    assert estimates.demand(budgets, 1000, 50, 80) == 20
-    assert estimates.demand(knapsack.Budgets(seq_len=100), 1000, 999, 999) == 10
-    assert estimates.demand(budgets, np.array([100, 200]), np.array([50, 0]), np.array([0, 0])).tolist() == [5, 2]
+    def demand(budgets, *sums):
+        names = ("num_tokens", "vision_cost", "num_images")
+        return estimates.demand(budgets, dict(zip(names, sums, strict=True)))
+
+    budgets = knapsack.Budgets(num_tokens=100, vision_cost=10, num_images=4)
+    assert demand(budgets, 1000, 50, 8) == 10
+    assert demand(budgets, 1000, 150, 8) == 15
+    assert demand(budgets, 1000, 50, 80) == 20
+    assert demand(knapsack.Budgets(num_tokens=100), 1000, 999, 999) == 10
+    assert demand(budgets, np.array([100, 200]), np.array([50, 0]), np.array([0, 0])).tolist() == [5, 2]
 
 
 def test_few_blocks_widen_an_interval():

@@ -11,8 +11,8 @@ from packing_udfs.encode.family import ImageTokens
 from packing_udfs.published.check import MAX_FAULTS, Fault, Limits, check_row_group
 
 TOKEN = 9
-LIMITS = Limits(seq_len=8, max_vision_cost=4, max_images_per_pack=2, max_images_per_sample=2, sources=["a", "b"],
-                image_token=TOKEN)  # fmt: skip
+MOST = {"seq_len": 8, "max_vision_cost": 4, "max_images_per_pack": 2, "max_images_per_sample": 2}
+LIMITS = Limits(pack=MOST, sources=["a", "b"], image_token=TOKEN)
 
 
 def picture(width: int, height: int) -> dict:
@@ -49,16 +49,16 @@ def test_sound_packs():
 
 
 BROKEN = [
-    ({"input_ids": [TOKEN, TOKEN, 5, 6, 7]}, "input_ids", "5 tokens, num_tokens says 6"),
-    ({"labels": [-100, -100, -100, 6, -100, 8, 8]}, "labels", "7 labels, num_tokens says 6"),
+    ({"input_ids": [TOKEN, TOKEN, 5, 6, 7]}, "input_ids", "5 values, num_tokens says 6"),
+    ({"labels": [-100, -100, -100, 6, -100, 8, 8]}, "labels", "7 values, num_tokens says 6"),
     ({"sample_lengths": [4, 3]}, "sample_lengths", "7 tokens in all samples, num_tokens says 6"),
-    ({"sample_lengths": [4, 1, 1]}, "sample_lengths", "3 samples, sample_ids has 2"),
-    ({"sample_num_images": [1]}, "sample_num_images", "1 samples, sample_ids has 2"),
-    ({"sample_sources": ["a"]}, "sample_sources", "1 samples, sample_ids has 2"),
+    ({"sample_lengths": [4, 1, 1]}, "sample_lengths", "3 values, sample_ids has 2"),
+    ({"sample_num_images": [1]}, "sample_num_images", "1 values, sample_ids has 2"),
+    ({"sample_sources": ["a"]}, "sample_sources", "1 values, sample_ids has 2"),
     ({"sample_num_images": [1, 1]}, "sample_num_images", "2 images in all samples, num_images says 1"),
-    ({"images": []}, "images", "0 images, num_images says 1"),
-    ({"image_sizes": []}, "image_sizes", "0 sizes, num_images says 1"),
-    ({"image_num_tokens": [2, 2]}, "image_num_tokens", "2 counts, num_images says 1"),
+    ({"images": []}, "images", "0 values, num_images says 1"),
+    ({"image_sizes": []}, "image_sizes", "0 values, num_images says 1"),
+    ({"image_num_tokens": [2, 2]}, "image_num_tokens", "2 values, num_images says 1"),
     ({"sample_lengths": [6, 0]}, "sample_lengths", "a value below 1"),
     ({"input_ids": [TOKEN, TOKEN, 5, 6, 7, -1]}, "input_ids", "a value below 0"),
     ({"labels": [-100, -100, -100, 7, -100, 8]}, "labels", "7 at token 3, where input_ids has 6"),
@@ -100,14 +100,14 @@ def test_a_trained_placeholder():
 
 
 def test_budgets():
-    tight = Limits(seq_len=5, max_vision_cost=2, max_images_per_pack=0, max_images_per_sample=0)
+    tight = Limits(pack={"seq_len": 5, "max_vision_cost": 2, "max_images_per_pack": 0, "max_images_per_sample": 0})
     assert [(f.field, f.message) for f in faults(sound_pack(), limits=tight)] == [
         ("num_tokens", "6, seq_len is 5"),
         ("vision_cost", "3, max_vision_cost is 2"),
         ("num_images", "1, max_images_per_pack is 0"),
         ("sample_num_images", "a sample has more images than max_images_per_sample, 0"),
     ]
-    assert faults(sound_pack(vision_cost=10**6), limits=Limits(seq_len=6)) == []
+    assert faults(sound_pack(vision_cost=10**6), limits=Limits(pack={"seq_len": 6})) == []
 
 
 def test_an_image_of_which_only_the_header_is_sound():
@@ -115,7 +115,7 @@ def test_an_image_of_which_only_the_header_is_sound():
     image = picture(40, 30)
     cut = sound_pack(images=[{"bytes": image["bytes"][:60], "path": None}], image_sizes=[{"height": 30, "width": 40}])
     assert faults(cut) == []
-    (fault,) = faults(cut, limits=Limits(seq_len=8, decodes=True))
+    (fault,) = faults(cut, limits=Limits(pack={"seq_len": 8}, decodes=True))
     assert (fault.row, fault.field) == (0, "images")
     assert fault.message.startswith("image 0: image_broken")
 
@@ -128,7 +128,7 @@ class Pixels:
 
 
 def test_costs_as_the_processor_has_them():
-    limits = Limits(seq_len=8, family=Pixels())
+    limits = Limits(pack={"seq_len": 8}, family=Pixels())
     assert faults(sound_pack(), limits=limits) == []
     off = faults(sound_pack(), sound_pack(vision_cost=4, image_num_tokens=[1]), limits=limits)
     assert off == [

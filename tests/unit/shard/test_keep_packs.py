@@ -8,41 +8,42 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from packing_udfs import knapsack
-from packing_udfs.knapsack import Budgets
+from packing_udfs.knapsack import Amounts, Budgets
 from packing_udfs.shard import row_groups
 from packing_udfs.shard.keep_packs import Key, Plan, Previous, replan
 
-BUDGETS = Budgets(seq_len=4096, vision_cost=64)
+BUDGETS = Budgets(num_tokens=4096, vision_cost=64)
 MOST = 8
 
 
 class Shard:
-    """Samples as keys and sizes (int64 [tokens, vision cost, images; samples]), sorted by id as the job sorts them."""
+    """Samples as keys and amounts, sorted by id as the job sorts them."""
 
     def __init__(self, samples: list[tuple[int, int, int]]):
         samples = sorted(samples)
         self.keys = [Key(sample_id, "s", tokens, 1) for sample_id, tokens, _ in samples]
-        self.sizes = np.asarray([(tokens, cost, 1) for _, tokens, cost in samples], np.int64).reshape(-1, 3).T
+        _, tokens, costs = zip(*samples, strict=True) if samples else ((), (), ())
+        self.amounts = Amounts(num_tokens=tokens, vision_cost=costs, num_images=[1] * len(samples))
         self.samples = samples
 
     def pack(self, members: list[int]) -> list[list[int]]:
         at = np.asarray(members, np.int64)
-        bins = knapsack.balanced(self.sizes[0, at], BUDGETS, vision_costs=self.sizes[1, at])
+        bins = knapsack.balanced(self.amounts.take(at), BUDGETS)
         return [at[np.sort(b)].tolist() for b in bins]
 
     def afresh(self) -> list[list[list[int]]]:
         bins = self.pack(list(range(len(self.keys))))
-        costs = np.asarray([self.sizes[1, b].sum() for b in bins], np.int64)
+        costs = self.amounts.of_packs("vision_cost", bins)
         return [[bins[i] for i in group] for group in row_groups.row_groups(costs, MOST, 0)]
 
     def again(self, previous: Previous, max_drift: float = 0.003) -> Plan:
         options = {"num_packs_per_group": MOST, "seed": 0, "max_drift": max_drift}
-        return replan(previous, self.keys, self.sizes, BUDGETS, self.pack, **options)
+        return replan(previous, self.keys, self.amounts, BUDGETS, self.pack, **options)
 
     def version(self, groups: list[list[list[int]]]) -> Previous:
         return Previous(
             [[[self.keys[i] for i in pack] for pack in group] for group in groups],
-            [[int(self.sizes[1, pack].sum()) for pack in group] for group in groups],
+            [self.amounts.of_packs("vision_cost", group).tolist() for group in groups],
         )
 
 
@@ -67,17 +68,17 @@ def packs(groups) -> list[list[int]]:
 
 def test_a_hole_is_filled_at_its_place_and_nothing_else_moves():
     """Packs of 10, two a row group: 4 (of the first pack) goes, 3 comes."""
-    budgets = Budgets(seq_len=10)
+    budgets = Budgets(num_tokens=10)
     old = [Key(i << 32, "s", n, 0) for i, n in enumerate([6, 4, 7, 3, 5, 5, 8, 2])]
     previous = Previous([[old[0:2], old[2:4]], [old[4:6], old[6:8]]], [[0, 0], [0, 0]])
     now = [key for i, key in enumerate(old) if i != 1] + [Key(9 << 32, "s", 3, 0)]
-    sizes = np.asarray([(key.num_tokens, 0, 0) for key in now], np.int64).T
+    amounts = Amounts(num_tokens=[key.num_tokens for key in now])
 
     def pack(members):
-        found = knapsack.balanced(sizes[0, members], budgets)
+        found = knapsack.balanced(amounts.take(members), budgets)
         return [[members[i] for i in b] for b in found]
 
-    plan = replan(previous, now, sizes, budgets, pack, num_packs_per_group=2, seed=0, max_drift=0.0)
+    plan = replan(previous, now, amounts, budgets, pack, num_packs_per_group=2, seed=0, max_drift=0.0)
     assert plan.row_groups == [[[0, 7], [1, 2]], [[3, 4], [5, 6]]]
     assert (plan.num_kept, plan.num_moved, plan.num_changed, plan.why_afresh) == (3, 0, 1, "")
 
@@ -99,7 +100,7 @@ def test_an_edited_sample_that_does_not_fit_any_more_goes_elsewhere():
     shard = Shard(draw(400, 0))
     groups = shard.afresh()
     i = groups[1][2][3]
-    room = 4096 - int(shard.sizes[0, groups[1][2]].sum())
+    room = 4096 - int(shard.amounts["num_tokens"][groups[1][2]].sum())
     longer = edited(shard.samples[i], room + 1)
     now = Shard([*shard.samples[:i], longer, *shard.samples[i + 1 :]])
     plan = now.again(shard.version(groups), max_drift=0.1)
@@ -143,9 +144,10 @@ def again_of_twelve(groups: list[list[list[Key]]], costs: list[list[int]]) -> Pl
     def pack(members):
         return [members[i : i + 3] for i in range(0, len(members), 3)]
 
-    sizes, budgets = np.asarray([[10] * 12, [1] * 12, [1] * 12]), Budgets(seq_len=30)
+    amounts = Amounts(num_tokens=[10] * 12, vision_cost=[1] * 12, num_images=[1] * 12)
+    budgets = Budgets(num_tokens=30)
     options = {"num_packs_per_group": 4, "seed": 0, "max_drift": 0.003}
-    return replan(Previous(groups, costs), TWELVE, sizes, budgets, pack, **options)
+    return replan(Previous(groups, costs), TWELVE, amounts, budgets, pack, **options)
 
 
 @pytest.mark.parametrize("costs", [[[3], [3]], [[3, 3], [3]], [[3, 3, 3], [3, 3]], [[], []], [[3, 3]], []])
@@ -207,8 +209,8 @@ def test_any_edits_keep_every_sample_every_budget_and_the_packs_they_do_not_touc
         assert sorted(i for pack in found for i in pack) == list(range(len(samples)))
         for pack in found:
             assert pack
-            assert shard.sizes[0, pack].sum() <= 4096
-            assert shard.sizes[1, pack].sum() <= 64
+            assert shard.amounts["num_tokens"][pack].sum() <= 4096
+            assert shard.amounts["vision_cost"][pack].sum() <= 64
         assert all(0 < len(group) <= MOST for group in groups)
         assert len(found) <= int(len(packs(shard.afresh())) * 1.003)
         if not plan.why_afresh:
@@ -261,14 +263,14 @@ def again(groups: list[list[int]], gone: set[int], costs: list[int], num_in_pack
     previous = Previous([[[keys[i] for i in pack] for pack in group] for group in groups],
                         [[sum(costs[i] for i in pack) for pack in group] for group in groups])  # fmt: skip
     stay = [i for i in range(len(costs)) if i not in gone]
-    sizes = np.asarray([(1, costs[i], 1) for i in stay], np.int64).T
+    amounts = Amounts(num_tokens=[1] * len(stay), vision_cost=[costs[i] for i in stay], num_images=[1] * len(stay))
 
     def pack(members):
         return [members[i : i + num_in_pack] for i in range(0, len(members), num_in_pack)]
 
     options = {"num_packs_per_group": most, "seed": 0, "max_drift": 0.2}
-    budgets = Budgets(seq_len=num_in_pack, vision_cost=1000)
-    plan = replan(previous, [keys[i] for i in stay], sizes, budgets, pack, **options)
+    budgets = Budgets(num_tokens=num_in_pack, vision_cost=1000)
+    plan = replan(previous, [keys[i] for i in stay], amounts, budgets, pack, **options)
     assert not plan.why_afresh
     return [[[stay[i] for i in members] for members in group] for group in plan.row_groups]
 
@@ -310,6 +312,6 @@ def unevenness(shard: Shard, groups) -> float:
     """Mean over the places of row groups of one size of the largest cost over the mean, less 1."""
     over = []
     for size in {len(group) for group in groups}:
-        costs = np.asarray([[shard.sizes[1, p].sum() for p in group] for group in groups if len(group) == size])
+        costs = np.asarray([shard.amounts.of_packs("vision_cost", group) for group in groups if len(group) == size])
         over += (costs.max(axis=0) / costs.mean(axis=0) - 1).tolist() * len(costs)
     return float(np.mean(over))

@@ -1,7 +1,6 @@
 """A shard packed again from its file: the same bytes for the same samples, and packs that stay when others change."""
 
 from copy import deepcopy
-from dataclasses import replace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -60,7 +59,7 @@ def test_keys_are_what_the_packs_have(encoder, tmp_path):
 
 @pytest.mark.parametrize("policy", ["quarantine", "split_turns"])
 def test_the_same_samples_give_the_same_bytes(encoder, tmp_path, policy):
-    settings = replace(SETTINGS, over_length=policy, seq_len=2048)
+    settings = SETTINGS.model_copy(update={"over_length": policy, "seq_len": 2048})
     first = pack_shard(as_spark_gives(demo_rows()), encoder, settings)
     rows = write(tmp_path, first)
     before = (tmp_path / PATH).read_bytes()
@@ -172,4 +171,4 @@ def test_a_plan_that_loses_or_doubles_a_sample_is_never_written(encoder, monkeyp
 def test_a_part_of_a_shard_that_goes_to_no_file_is_never_written(encoder, monkeypatch):
     monkeypatch.setattr(packing_udfs.shard.pack_shard, "runs", lambda sizes, most: [slice(0, 5)])
     with pytest.raises(AssertionError, match=r"\d+ samples are counted as packed, 5 go to files"):
-        pack_shard(as_spark_gives(demo_rows()), encoder, replace(SETTINGS, max_file_bytes=1))
+        pack_shard(as_spark_gives(demo_rows()), encoder, SETTINGS.model_copy(update={"max_file_bytes": 1}))

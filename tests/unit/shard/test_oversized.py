@@ -1,7 +1,6 @@
 """An oversized shard becomes several files, the same ones whatever the order of its rows."""
 
 import io
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -92,13 +91,13 @@ def test_the_order_of_arrival_changes_no_byte_of_any_file(rows, encoder, tmp_pat
 
 
 def test_an_image_above_the_limit_is_alone(rows, encoder):
-    packed = pack_shard(as_spark_gives(rows[18:24]), encoder, replace(SETTINGS, max_file_bytes=500_000))
+    packed = pack_shard(as_spark_gives(rows[18:24]), encoder, SETTINGS.model_copy(update={"max_file_bytes": 500_000}))
     assert ids(packed) == [[18, 19], [20], [21], [22], [23]]
 
 
 def test_one_file_without_a_limit_or_below_it(rows, encoder):
     for limit in (None, 100_000_000):
-        packed = pack_shard(as_spark_gives(rows), encoder, replace(SETTINGS, max_file_bytes=limit))
+        packed = pack_shard(as_spark_gives(rows), encoder, SETTINGS.model_copy(update={"max_file_bytes": limit}))
         assert ids(packed) == [[*range(45)]]
 
 
@@ -118,7 +117,7 @@ def test_files_let_go_of_images_that_none_to_come_has(rows, encoder, tmp_path):
     """The first file's image is also in the second, as both have parts of row 0, so it stays for as long."""
     turns = [message("user", "And then?"), message("assistant", "so " * 40)]
     long = {**rows[0], "messages": [*rows[0]["messages"], *turns * 60]}
-    settings = replace(SETTINGS, over_length="split_turns", max_file_bytes=45_000)
+    settings = SETTINGS.model_copy(update={"over_length": "split_turns", "max_file_bytes": 45_000})
     before = written(pack_shard(as_spark_gives([long]), encoder, settings), tmp_path)
     assert len(before) == 2
     frame = as_spark_gives([long])

@@ -2,7 +2,6 @@
 
 import re
 from collections import Counter
-from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -118,14 +117,14 @@ def test_a_pack_reads_in_the_order_of_ids(packed):
 
 
 def test_the_seed_changes_places_only(rows, packed, encoder, tmp_path):
-    again = pack_shard(as_spark_gives(rows), encoder, replace(DEMO_SETTINGS, seed=1))
+    again = pack_shard(as_spark_gives(rows), encoder, DEMO_SETTINGS.model_copy(update={"seed": 1}))
     assert file_bytes(again, tmp_path) != file_bytes(packed, tmp_path)
     assert sorted(row["sample_ids"] for row in packs_of(again)) == sorted(row["sample_ids"] for row in packs_of(packed))
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_every_algorithm_keeps_every_sample(rows, encoder, algorithm):
-    settings = replace(DEMO_SETTINGS, algorithm=algorithm)
+    settings = DEMO_SETTINGS.model_copy(update={"algorithm": algorithm})
     packed = pack_shard(as_spark_gives(rows), encoder, settings)
     packs = packs_of(packed)
     assert_within_budgets(packs, settings)
