@@ -18,7 +18,7 @@ __all__ = ["offsets", "packs", "samples", "segment_sums", "slices"]
 
 def offsets(counts: Sequence[int] | np.ndarray) -> np.ndarray:
     """Where each run starts and the last one ends, int64 [runs + 1]: offsets([2, 0, 1]) == [0, 2, 2, 3]."""
-    return np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
+    return np.concatenate([[0], np.cumsum(np.asarray(counts), dtype=np.int64)])
 
 
 def slices(counts: Sequence[int] | np.ndarray) -> list[slice]:
