@@ -81,7 +81,7 @@ def run(config: Config, spark: SparkSession | None = None, *, spark_conf: str | 
     if head.commit and is_appended(config, head, name.run):
         return _published(output, head.commit)
     appended = read_appended(config, head, output, processor, vision_unit)
-    how = dataclasses.replace(settings(config, sources), taken_down=frozenset(head.taken_down))
+    how = settings(config, sources).model_copy(update={"taken_down": frozenset(head.taken_down)})
 
     head = create_output(config, output, head)
     draft = output.draft(head, name)
