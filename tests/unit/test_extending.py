@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-_CHANGE = re.compile(r"In `([\w/.]+)`,\s+at\s+the\s+end\s+of\s+`(\w+)`.*?```python\n(.*?)```", re.DOTALL)
+_CHANGE = re.compile(r"In `([\w/.]+)`,\s+at\s+the\s+end\s+of\s+`(\w+)`.*?```\n(.*?)```", re.DOTALL)
 
 
 def changes_of(section: str) -> list[tuple[str, str, str]]:
     """(file, definition, lines to add at its end) of a section of CONTRIBUTING.md."""
     text = (ROOT / "CONTRIBUTING.md").read_text().split(f"## {section}\n")[1].split("\n## ")[0]
     found = _CHANGE.findall(text)
-    assert len(found) == text.count("```python") > 0
+    assert len(found) == text.count("```") // 2 > 0
     return found
 
 
