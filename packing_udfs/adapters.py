@@ -80,7 +80,7 @@ def for_nanovlm(batch: dict) -> dict:
 
 def with_image_bytes(batch: dict) -> dict:
     """The batch with its encoded images (decode="bytes") copied to `bytes`, which keep no row group in memory."""
-    return {**batch, "images": [[bytes(image) for image in of_pack] for of_pack in batch["images"]]}
+    return {**batch, "images": [list(map(bytes, of_pack)) for of_pack in batch["images"]]}
 
 
 def loss_by_source(logits: torch.Tensor, batch: dict) -> dict[str, torch.Tensor]:

@@ -59,15 +59,11 @@ def _picture(found: Comparison, stage: Stage) -> Figure:
     """Rows of a stage."""
     chosen = _typical_batch(found, stage) if stage.name == "naive_padding" else spread(len(stage.rows), NUM_ROWS)
     costs = row_sums(stage, found.samples.vision_costs)
-    rows = [
-        TokenRow(
-            np.concatenate([found.samples.kinds[i] for i in stage.rows[at]]),
-            [int(found.samples.lengths[i]) for i in stage.rows[at]],
-            int(costs[at]),
-            f"{at + 1:,}",
-        )
-        for at in chosen
-    ]
+    rows = []
+    for at in chosen:
+        members = stage.rows[at]
+        kinds = np.concatenate([found.samples.kinds[i] for i in members])
+        rows.append(TokenRow(kinds, found.samples.lengths[members].tolist(), int(costs[at]), f"{at + 1:,}"))
     return drawing.token_rows(
         rows,
         width=int(stage.widths[chosen].max()),

@@ -160,8 +160,7 @@ def demand(budgets: knapsack.Budgets, sums: Mapping[str, int | np.ndarray]) -> n
 def packs_and_demand(samples: Sequence[Sample], how: PackSettings, num_shards: float, num_samples: float) -> np.ndarray:
     """float [shards, 2]: packs and demand of some shards as a run of `num_samples` samples in `num_shards` has them."""
     blocks = [block for sample in samples for block in sample.blocks]
-    parts = [block.amounts.by_axis for block in blocks]
-    amounts = knapsack.Amounts(**{name: np.concatenate([part[name] for part in parts]) for name in parts[0]})
+    amounts = knapsack.Amounts.concatenated([block.amounts for block in blocks])
     weights = np.concatenate([
         np.full(len(block.amounts), sample.num_rows_used / sample.num_rows_read)
         for sample in samples for block in sample.blocks

@@ -129,7 +129,9 @@ def _stragglers(manifest: Manifest) -> str | None:
     if not sizes:
         return None
     costs = {"vision cost": "vision_cost", "attention cost (squared sample lengths)": "attention_cost"}
-    series = {name: [straggler(manifest.row_groups, size, cost=cost) for size in sizes] for name, cost in costs.items()}
+    series = {}
+    for name, cost in costs.items():
+        series[name] = [straggler(manifest.row_groups, size, cost=cost) for size in sizes]
     figure = drawing.lines(sizes, series, "ranks, one pack each", "largest of a step / mean")
     return drawing.png_uri(figure)
 

@@ -50,7 +50,7 @@ class Packed:
         found = cast(dict[str, dict[str, Any]], self.fs.find(self.root, detail=True))
         sizes = {path.removeprefix(self.root).lstrip("/"): entry["size"] for path, entry in found.items()}
         sizes = {path: sizes[file] for path, file in self.places.items() if file in sizes} if self.places else sizes
-        return {path: sizes[path] for path in sorted(sizes) if not any(p.startswith(".") for p in path.split("/"))}
+        return {path: sizes[path] for path in sorted(sizes) if "/." not in f"/{path}"}  # no hidden file or folder
 
     @cached_property
     def splits(self) -> list[str]:

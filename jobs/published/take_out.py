@@ -41,7 +41,7 @@ from packing_udfs.encode.processor import fetch_named
 from packing_udfs.parquet import write
 from packing_udfs.published.shape import ManifestInfo, require_manifest
 from packing_udfs.shard.assemble import Unit, units_of
-from packing_udfs.shard.keep_packs import Previous
+from packing_udfs.shard.keep_packs import Key, Previous
 from packing_udfs.shard.pack_shard import pack_units, sums_of, unit_key
 from packing_udfs.storage.folders import is_folder
 
@@ -168,14 +168,19 @@ def _rewrite_file(
     at = {id(unit): i for i, unit in enumerate(units)}
     gone = [unit for unit in units if wanted.takes(unit.sample_id, unit.source)]
     stay = [unit for unit in units if not wanted.takes(unit.sample_id, unit.source)]
-    before = sums_of(units, [[at[id(unit)] for unit in pack] for pack in packs], how)
+    ids = [map(id, pack) for pack in packs]
+    before = sums_of(units, [list(map(at.__getitem__, of_pack)) for of_pack in ids], how)
     rewritten = RewrittenFile(path=file, gone=[Gone.of_pack(unit) for unit in gone], before=before)
     if not stay:
         return rewritten
-    last = Previous(
-        [[[unit_key(unit, how) for unit in pack] for pack in group] for group in groups],
-        [[sum(unit.encoded.vision_cost for unit in pack) for pack in group] for group in groups],
-    )
+
+    def keys(pack: list[Unit]) -> list[Key]:
+        return [unit_key(unit, how) for unit in pack]
+
+    def cost(pack: list[Unit]) -> int:
+        return sum(unit.encoded.vision_cost for unit in pack)
+
+    last = Previous([list(map(keys, group)) for group in groups], [list(map(cost, group)) for group in groups])
     again = pack_units(stay, how, last, parse(info.runs[-1].config.dump()).output.max_drift)
     local = folder / file
     local.parent.mkdir(parents=True, exist_ok=True)

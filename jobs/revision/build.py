@@ -57,7 +57,7 @@ class Publication:
         )
         shards = {split: self._of_split(split) for split in splits_of(self.config)}
         manifests = {split: self._manifest(split, run, shards[split]) for split in shards}
-        drawn = {split: next((shard for shard in shards[split] if shard.drawn), None) for split in shards}
+        drawn = {split: _first_drawn(of_split) for split, of_split in shards.items()}
         stays = [split for split, _ in self.head.manifests if split not in replaced]
         licenses = {*(card.licenses_of(self.head.readme) if stays else ())}
         revision = Revision(
@@ -151,6 +151,10 @@ def _counts(pinned: PinnedSource, ledger: Ledger) -> shape.SourceCounts:
 def _quarantine(shards: Sequence[ShardFile]) -> pa.Table:
     tables = [from_ipc(shard.quarantine) for shard in shards]
     return pa.concat_tables([contract.QUARANTINE_SCHEMA.empty_table(), *tables])
+
+
+def _first_drawn(shards: Sequence[ShardFile]) -> ShardFile | None:
+    return next((shard for shard in shards if shard.drawn), None)
 
 
 def _quarantine_path(split: str, shards: Sequence[ShardFile]) -> str:

@@ -147,13 +147,15 @@ def _configs(front: dict[str, Any], splits: Sequence[Split]) -> list[dict[str, A
 
     Ours is the default, unless another is called "default": `datasets` takes that one for it and refuses two.
     """
-    others = [config for config in _listed(front.get("configs")) if config.get("config_name") not in _CONFIGS]
+    others = [dict(config) for config in _listed(front.get("configs")) if config.get("config_name") not in _CONFIGS]
     is_default = {} if any(config.get("config_name") == "default" for config in others) else {"default": True}
     files = [{"split": split.name, "path": f"data/{split.name}/**/*.parquet"} for split in splits]
     ours = [{"config_name": "packed", **is_default, "data_files": files}]
     aside = [{"split": s.name, "path": f"quarantine/{s.name}/*.parquet"} for s in splits if s.has_quarantine]
     ours += [{"config_name": "quarantine", "data_files": aside}] if aside else []
-    return ours + [{key: value for key, value in config.items() if key != "default"} for config in others]
+    for config in others:
+        config.pop("default", None)
+    return ours + others
 
 
 def _infos(front: dict[str, Any], splits: Sequence[Split]) -> list[dict[str, Any]]:

@@ -66,8 +66,8 @@ def reuse(shards: Iterable[ShardFile], why_afresh: Mapping[str, str]) -> dict[st
     has one report, whether it was reached in one step or in two.
     """
     found = [json.loads(row.reuse) for row in shards]
-    counts = metrics.add({name: n for name, n in one.items() if name != "why"} for one in found)
-    whys = Counter(one["why"] for one in found if "why" in one)
+    whys = Counter(one.pop("why") for one in found if "why" in one)
+    counts = metrics.add(found)
     return {**counts, "why_afresh": {**why_afresh, **{f"{n} files": why for why, n in sorted(whys.items())}}}
 
 
@@ -109,7 +109,10 @@ def _more(count: int, what: str) -> str:
 def as_text(result: Mapping[str, Any]) -> str:
     """The text that a run prints. `result`: what `jobs.pack.run` returns, or the values of a report."""
     report = Report.model_validate(result)
-    total = {name: sum(getattr(source, f"num_{name}") for source in report.sources) for name in _OUTCOMES}
+    total = dict.fromkeys(_OUTCOMES, 0)
+    for source in report.sources:
+        for name in _OUTCOMES:
+            total[name] += getattr(source, f"num_{name}")
     lines = [
         f"samples      {total['rows']:,} in{_more(total['copies'], 'copies')} = {total['packed']:,} packed "
         f"+ {total['quarantined']:,} quarantined + {total['duplicates']:,} duplicates"

@@ -62,13 +62,10 @@ def _splits(revision: Revision, paths: Collection[str]) -> list[card.Split]:
         if contract.MANIFEST_JSON.format(split=split) in paths and split not in revision.manifests
     }
     totals |= {split: info.totals for split, (info, _) in revision.manifests.items()}
-    folders = {split: f"{contract.QUARANTINE_DIR.format(split=split)}/" for split in totals}
-    return [
-        card.Split(
-            name=split,
-            num_bytes=total["num_bytes"],
-            num_packs=total["num_packs"],
-            has_quarantine=any(path.startswith(folders[split]) for path in paths),
-        )
-        for split, total in totals.items()
-    ]
+    splits = []
+    for split, total in totals.items():
+        folder = f"{contract.QUARANTINE_DIR.format(split=split)}/"
+        has_quarantine = any(path.startswith(folder) for path in paths)
+        sizes = {"num_bytes": total["num_bytes"], "num_packs": total["num_packs"]}
+        splits.append(card.Split(name=split, **sizes, has_quarantine=has_quarantine))
+    return splits

@@ -89,7 +89,7 @@ def fetch(path: str, revision: str = "main") -> ProcessorFiles:
     if not any((folder / name).is_file() for name in _REQUIRED):
         raise ProcessorError(f"processor.path: {path} has no {' or '.join(_REQUIRED)}")
     names = sorted({file.relative_to(folder).as_posix() for pattern in _PATTERNS for file in folder.rglob(pattern)})
-    names = [name for name in names if not any(part.startswith(".") for part in Path(name).parts)]
+    names = [name for name in names if "/." not in f"/{name}"]  # no hidden file or folder
     num_bytes = sum((folder / name).stat().st_size for name in names)
     if num_bytes > _MAX_BYTES:
         raise ProcessorError(f"processor.path: {path} has {num_bytes} bytes of configuration, more than {_MAX_BYTES}")

@@ -88,6 +88,13 @@ class Amounts:
             if len(values) and values.min() < 0:
                 raise ValueError(f"sample {values.argmin()} has {name} {values.min()}: amounts must not be negative")
 
+    @classmethod
+    def concatenated(cls, parts: Sequence["Amounts"]) -> "Amounts":
+        """Those of several lists of samples, at least one, which have the same axes."""
+        names = parts[0].by_axis
+        stacked = np.concatenate([part.matrix(names) for part in parts], axis=1)
+        return cls(**dict(zip(names, stacked, strict=True)))
+
     def __len__(self) -> int:
         return len(self.by_axis[TOKENS])
 
@@ -137,7 +144,7 @@ def budgets_of(pack: object) -> Budgets:
 
 def amounts_of(samples: Sequence[Encoded]) -> Amounts:
     """What encoded samples take of every axis."""
-    return Amounts(**{axis.name: np.asarray([axis.of(sample) for sample in samples], np.int64) for axis in AXES})
+    return Amounts(**{axis.name: np.asarray(list(map(axis.of, samples)), np.int64) for axis in AXES})
 
 
 def over(sample: Encoded, pack: object) -> tuple[str, str] | None:
@@ -146,8 +153,8 @@ def over(sample: Encoded, pack: object) -> tuple[str, str] | None:
     Axes with a limit for single samples come first: their messages say most.
     """
     for axis in sorted(AXES, key=lambda axis: axis.sample_limit is None):
-        fields = [axis.limit, *([axis.sample_limit] if axis.sample_limit else [])]
-        limits = [limit for limit in (getattr(pack, field) for field in fields) if limit is not None]
+        of_sample = getattr(pack, axis.sample_limit) if axis.sample_limit else None
+        limits = [limit for limit in (getattr(pack, axis.limit), of_sample) if limit is not None]
         amount = axis.of(sample)
         if limits and amount > min(limits):
             return axis.reason, f"{axis.told.format(amount)}, at most {min(limits)}"
@@ -156,6 +163,8 @@ def over(sample: Encoded, pack: object) -> tuple[str, str] | None:
 
 def loosest(packs: Sequence[Mapping[str, Any]]) -> dict[str, int | None]:
     """The largest value of each limit among `pack` sections of configurations; None where one has no such limit."""
-    fields = [field for axis in AXES for field in (axis.limit, axis.sample_limit) if field]
-    known = {field: [pack[field] for pack in packs if pack.get(field) is not None] for field in fields}
-    return {field: max(found) if len(found) == len(packs) else None for field, found in known.items()}
+    found: dict[str, int | None] = {}
+    for field in [field for axis in AXES for field in (axis.limit, axis.sample_limit) if field]:
+        known = [pack[field] for pack in packs if pack.get(field) is not None]
+        found[field] = max(known) if len(known) == len(packs) else None
+    return found

@@ -66,7 +66,8 @@ def fill_patterns(amounts: Amounts, budgets: Budgets) -> list[list[int]]:
     others = [name for name in budgets if name != TOKENS]
     kind_of = kinds(ranked, budgets)
     found, text = [], []
-    for ranks in (np.flatnonzero(kind_of == kind) for kind in range(int(kind_of.max(initial=-1)) + 1)):
+    for kind in range(int(kind_of.max(initial=-1)) + 1):
+        ranks = np.flatnonzero(kind_of == kind)
         taken = [(at, int(ranked[name][ranks[0]])) for at, name in enumerate(others)]
         takes = [(at, amount) for at, amount in taken if amount]
         if takes:
@@ -76,15 +77,18 @@ def fill_patterns(amounts: Amounts, budgets: Budgets) -> list[list[int]]:
     bins, rooms = _images(found[::-1], tokens, budgets[TOKENS], [budgets[name] for name in others])
     _best_fit(text, tokens, bins, rooms, budgets[TOKENS])
     samples = order.tolist()
-    return [[samples[rank] for rank in members] for members in bins]
+    return [list(map(samples.__getitem__, members)) for members in bins]
 
 
 def _images(found: list[_Kind], tokens: list[int], seq_len: int, caps: list[int]) -> tuple[list, list]:
     """(packs as lists of ranks, tokens free in each) of all kinds, costliest first."""
     bins, rooms = [], []
     seeds = list(found)
-    taken = [dict(kind.takes) for kind in found]
-    smallest = [min((amounts.get(at, 0) for amounts in taken), default=0) for at in range(len(caps))]
+    taken = np.zeros((len(found), len(caps)), np.int64)
+    for row, kind in zip(taken, found, strict=True):
+        for at, amount in kind.takes:
+            row[at] = amount
+    smallest = taken.min(axis=0).tolist() if found else [0] * len(caps)
     while found:
         while seeds and not _has_outlier(seeds[0], tokens, seq_len, caps):
             del seeds[0]

@@ -30,7 +30,6 @@ import numpy as np
 
 from packing_udfs.knapsack import Amounts, Budgets
 from packing_udfs.knapsack.axes import TOKENS, VISION
-from packing_udfs.shard import row_groups as row_groups_module
 from packing_udfs.shard.keep_places import LastPack, Shard, align
 
 MAX_DISSOLVED = 64
@@ -94,7 +93,7 @@ def replan(
     """
     shard = Shard(amounts, budgets, pack, num_packs_per_group, seed)
     bins = pack(list(range(len(keys))))
-    fresh = [[bins[i] for i in g] for g in row_groups_module.row_groups(shard.costs(bins), num_packs_per_group, seed)]
+    fresh = shard.deal(bins)
     if [len(group) for group in previous.row_groups] != [len(costs) for costs in previous.vision_costs]:
         return Plan(fresh, why_afresh="its manifest names other numbers of packs than its row groups have")
     packs, shard.loose = _match(previous, keys, shard)
@@ -118,11 +117,10 @@ def _match(previous: Previous, keys: Sequence[Key], shard: Shard) -> tuple[list[
     there: dict[Key, deque[int]] = {}
     for i, key in enumerate(keys):
         there.setdefault(key, deque()).append(i)
-    packs = [
-        LastPack((g, p), [there[key].popleft() if there.get(key) else None for key in pack])
-        for g, group in enumerate(previous.row_groups)
-        for p, pack in enumerate(group)
-    ]
+    packs = []
+    for g, group in enumerate(previous.row_groups):
+        for p, pack in enumerate(group):
+            packs.append(LastPack((g, p), [there[key].popleft() if there.get(key) else None for key in pack]))
     for pack in packs:
         if (shard.size(pack.members()) > shard.caps).any():
             pack.slots = [None] * len(pack.slots)

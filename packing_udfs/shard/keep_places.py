@@ -16,7 +16,7 @@ import numpy as np
 
 from packing_udfs.knapsack import Amounts, Budgets
 from packing_udfs.knapsack.axes import VISION
-from packing_udfs.shard import row_groups
+from packing_udfs.shard.row_groups import deal
 
 __all__ = ["LastPack", "Shard", "align"]
 
@@ -76,6 +76,10 @@ class Shard:
         """Vision costs, int64 [packs]."""
         return self.amounts.of_packs(VISION, packs)
 
+    def deal(self, packs: list[list[int]]) -> list[list[list[int]]]:
+        """Packs in row groups, as a first packing deals them."""
+        return deal(packs, self.costs(packs), self.most, self.seed)
+
 
 def align(
     old: list[list[int]], stay: list[LastPack], new: list[list[int]], shard: Shard, fresh: list[list[list[int]]]
@@ -91,12 +95,7 @@ def align(
         groups = _place(old, stay, new, shard, part, may_move)
         if _misalignment(groups, shard) <= limit:
             return groups
-    return _dealt([*(pack.members() for pack in stay), *new], shard)
-
-
-def _dealt(packs: list[list[int]], shard: Shard) -> list[list[list[int]]]:
-    """Packs in row groups, as a first packing deals them."""
-    return [[packs[i] for i in group] for group in row_groups.row_groups(shard.costs(packs), shard.most, shard.seed)]
+    return shard.deal([*(pack.members() for pack in stay), *new])
 
 
 def _place(
@@ -119,16 +118,21 @@ def _place(
         tail.add(min(groups, key=lambda g: (len(old[g]), -g)))  # the last of the smallest gives up its packs
     chosen = _choose(freed, old, shard.costs([*loose, *in_tail]).tolist())
     pool = dict(enumerate([*loose, *in_tail]))
-    filled = {place: pool.pop(i) for place, i in chosen.items()}
-    body = [[filled[place] if place in filled else at[place].members() for place in _places(old, [g])] for g in groups]
+    members_at = {place: pack.members() for place, pack in at.items()}
+    members_at |= {place: pool.pop(i) for place, i in chosen.items()}
+
+    def row_group(g: int) -> list[list[int]]:
+        return [members_at[place] for place in _places(old, [g])]
+
+    body = list(map(row_group, groups))
     rest_of_tail = [members for i, members in pool.items() if i >= len(loose)]
     came = [members for i, members in pool.items() if i < len(loose)]
     if not came and rest_of_tail == in_tail and all(place in at for place in _places(old, sorted(tail))):
-        return body + [[at[place].members() for place in _places(old, [g])] for g in sorted(tail)]
+        return body + list(map(row_group, sorted(tail)))
     rest = [*rest_of_tail, *came]
     if len(tail) <= 1 and len(rest) <= shard.most:
         return body + ([rest] if rest else [])
-    return body + _dealt(rest, shard)
+    return body + shard.deal(rest)
 
 
 def _places(old: list[list[int]], groups: Iterable[int]) -> list[Place]:

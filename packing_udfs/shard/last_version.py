@@ -52,7 +52,7 @@ def _check_whole(table: pa.Table, where: str) -> None:
 
 
 def _packs(table: pa.Table) -> list[list[Key]]:
-    return [[_key(sample) for sample in walk.samples(pack)] for pack in walk.packs(table)]
+    return [list(map(_key, walk.samples(pack))) for pack in walk.packs(table)]
 
 
 def _key(sample: Mapping[str, Any]) -> Key:

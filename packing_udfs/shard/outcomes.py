@@ -45,8 +45,8 @@ class Outcomes:
 
     def open(self) -> list[int]:
         """Rows that nothing has been said of yet."""
-        closed = (self.problems, self.duplicates, self.not_sampled)
-        return [i for i in range(len(self.rows)) if not any(i in rows for rows in closed)]
+        closed = self.problems.keys() | self.duplicates | self.not_sampled
+        return [i for i in range(len(self.rows)) if i not in closed]
 
     def quarantine(self) -> pa.Table:
         """The rows with a problem, as `contract.QUARANTINE_SCHEMA`."""

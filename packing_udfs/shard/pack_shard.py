@@ -27,10 +27,10 @@ from packing_udfs.encode.over_length import shorten
 from packing_udfs.encode.video import with_frames
 from packing_udfs.knapsack import Amounts, axes
 from packing_udfs.shard import keep_packs
-from packing_udfs.shard import row_groups as row_groups_module
 from packing_udfs.shard.assemble import Unit, assemble
 from packing_udfs.shard.cut_oversized import runs
 from packing_udfs.shard.outcomes import Outcomes
+from packing_udfs.shard.row_groups import deal
 from packing_udfs.shard.rows import Rows, duplicates
 
 ENCODE_BATCH = 512  # samples rendered and tokenised at a time: enough for the tokenizer's threads, small in memory
@@ -168,8 +168,7 @@ def pack_units(
     if previous is None:
         bins = pack(list(range(len(units))))
         costs = amounts.of_packs(axes.VISION, bins)
-        groups = row_groups_module.row_groups(costs, settings.num_packs_per_row_group, settings.seed)
-        plan = keep_packs.Plan([[bins[i] for i in group] for group in groups])
+        plan = keep_packs.Plan(deal(bins, costs, settings.num_packs_per_row_group, settings.seed))
     else:
         plan = keep_packs.replan(
             previous,
@@ -181,13 +180,18 @@ def pack_units(
             seed=settings.seed,
             max_drift=max_drift,
         )
-    placed = sorted(i for group in plan.row_groups for members in group for i in members)
+    packs = [members for group in plan.row_groups for members in group]
+    placed = sorted(i for members in packs for i in members)
     assert placed == list(range(len(units))), f"{len(units)} samples came to be packed, {len(placed)} are in packs"
     return PackedFile(
-        sums=sums_of(units, [members for group in plan.row_groups for members in group], settings),
-        groups=[[[units[i] for i in members] for members in group] for group in plan.row_groups],
+        sums=sums_of(units, packs, settings),
+        groups=[_units_of(units, group) for group in plan.row_groups],
         plan=plan if previous else None,
     )
+
+
+def _units_of(units: list[Unit], packs: Sequence[Sequence[int]]) -> list[list[Unit]]:
+    return [list(map(units.__getitem__, members)) for members in packs]
 
 
 def sums_of(units: Sequence[Unit], packs: Sequence[Sequence[int]], settings: PackSettings) -> dict:
@@ -271,14 +275,9 @@ def _fit(
         outcomes.problems[i] = problem
         return []
     outcomes.cuts[i] = short
-    return [
-        Unit(
-            rows.sample_id[i],
-            rows.source[i],
-            [rows.images[i][k] for k in part.images],
-            [sizes[k] for k in part.images],
-            part.encoded,
-            rows.kept(i),
-        )
-        for part in short.parts
-    ]
+    units = []
+    for part in short.parts:
+        images = [rows.images[i][k] for k in part.images]
+        of_part = [sizes[k] for k in part.images]
+        units.append(Unit(rows.sample_id[i], rows.source[i], images, of_part, part.encoded, rows.kept(i)))
+    return units

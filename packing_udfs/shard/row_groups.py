@@ -10,14 +10,20 @@ same position, then have equal work at every step, at any world size, without re
 The reader deals row groups of nearly the same mean together, so the g-th of one shard meets the g-th of others.
 K that G doesn't divide leaves one layer short. It is the middle one: costs lie closest there, and the cheapest
 and the costliest packs, where neighbours differ most, stay in full layers. Cost: one stable sort.
-Rejected: sorting each row group's packs only (nothing aligns them between row groups), equal sums by a
-to-and-fro or longest-processing-time rule (even totals, but then
-no two row groups are alike).
+Rejected: sorting each row group's packs only (nothing aligns them between row groups), equal sums by a to-and-fro or
+longest-processing-time rule (even totals, but no two row groups are alike).
 """
+
+from collections.abc import Sequence
+from typing import TypeVar
 
 import numpy as np
 
 from packing_udfs.hashing import permutation
+
+__all__ = ["deal", "row_groups"]
+
+Pack = TypeVar("Pack")
 
 
 def row_groups(vision_costs: np.ndarray, num_packs_per_group: int, seed: int) -> list[np.ndarray]:
@@ -47,3 +53,9 @@ def row_groups(vision_costs: np.ndarray, num_packs_per_group: int, seed: int) ->
             members = np.insert(members, num_full // 2, short[group])
         groups.append(members[permutation(len(members), seed, len(members))])
     return groups
+
+
+def deal(packs: Sequence[Pack], vision_costs: np.ndarray, num_packs_per_group: int, seed: int) -> list[list[Pack]]:
+    """A shard's packs in its row groups, by `row_groups`."""
+    groups = row_groups(vision_costs, num_packs_per_group, seed)
+    return [list(map(packs.__getitem__, group)) for group in groups]

@@ -133,3 +133,19 @@ def test_commands_stay_and_are_thin(command):
     assert "main" in functions
     if command != "pack":  # whose `run` is the flow itself
         assert len(path.read_text("utf-8").splitlines()) <= 100
+
+
+COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+
+
+def nested_comprehensions(code: str) -> list[int]:
+    """Lines of the comprehensions that have another inside."""
+    found = [node for node in ast.walk(ast.parse(code)) if isinstance(node, COMPREHENSIONS)]
+    return [node.lineno for node in found if sum(isinstance(inner, COMPREHENSIONS) for inner in ast.walk(node)) > 1]
+
+
+def test_no_comprehension_is_in_another():
+    assert nested_comprehensions("a = [b for b in c]\nd = {e: [f for f in g] for e in h}") == [2]
+    found = {name: nested_comprehensions(path.read_text()) for name, path in modules().items()}
+    assert {name: lines for name, lines in found.items() if lines} == {}
+    assert len(found) > 100
