@@ -20,7 +20,6 @@ __all__ = ["Packs", "read_row_group"]
 
 _IMAGES = "images.list.element.bytes"
 _OTHERS = [leaf for leaf in contract.leaf_paths(contract.PACK_SCHEMA) if leaf != _IMAGES]
-_TOTALS = ("num_tokens", "num_label_tokens", "num_images", "vision_cost")
 
 
 def read_row_group(
