@@ -8,6 +8,8 @@ BIN := $(VENV)/bin
 PIP_ARGS ?=
 BENCH ?=
 KILLS ?= 1000
+# Tests in two processes. Each starts with half of the list and takes from the other's end when it is done.
+TWO := -n 2 --dist worksteal
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9.-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -27,7 +29,7 @@ run: setup ## the main job on the embedded local Hub, with its result shown
 	$(BIN)/python -m jobs.demo
 
 test: setup ## all tests but the slow ones, and how much of the code they run
-	$(BIN)/pytest -m 'not slow' --cov --cov-report=
+	$(BIN)/pytest -m 'not slow' $(TWO) --cov --cov-report=
 	$(BIN)/coverage report --format=total | sed 's/.*/coverage: & % of the lines of jobs and packing_udfs, Spark workers aside/'
 
 test-slow: setup test-spark-4.0 ## faults, kills, clusters, the oldest Spark and other tests that take minutes
@@ -38,7 +40,7 @@ OLD_SPARK := $(CURDIR)/.spark-4.0
 test-spark-4.0: setup $(OLD_SPARK)/.ready ## the Spark tests on Spark 4.0
 	PYTHONPATH=$(OLD_SPARK) SPARK_HOME=$(OLD_SPARK)/pyspark $(BIN)/python -c \
 	  'import pyspark, sys; sys.exit(not pyspark.__version__.startswith("4.0."))'
-	PYTHONPATH=$(OLD_SPARK) SPARK_HOME=$(OLD_SPARK)/pyspark $(BIN)/pytest tests/spark -m 'not slow'
+	PYTHONPATH=$(OLD_SPARK) SPARK_HOME=$(OLD_SPARK)/pyspark $(BIN)/pytest tests/spark -m 'not slow' $(TWO)
 
 $(OLD_SPARK)/.ready: | $(VENV)/.ready
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --target $(OLD_SPARK) 'pyspark==4.0.*'
