@@ -126,6 +126,8 @@ class Source(_Model):
     """How rows become samples. auto chooses by the columns."""
     columns: dict[str, str] = {}
     """The adapter's names of columns and the source's own, as in {caption: txt, messages: json.turns}."""
+    ignore: tuple[str, ...] = ()
+    """Columns, and fields of turns as messages.name, to leave out without a word."""
     limit: int | None = Field(default=None, ge=1)
     """About how many rows to use, chosen by hash. All rows when not set."""
     weight: float = Field(default=1.0, gt=0, le=100)

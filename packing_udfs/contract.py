@@ -66,7 +66,9 @@ ZSTD_LEVEL = 9  # 8 % less than level 1 for tokens and labels, and no slower on 
 IMAGE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
 IMAGE_SIZE = pa.struct([("height", pa.int32()), ("width", pa.int32())])
 CONTENT = pa.struct([("type", pa.string()), ("text", pa.string())])
-MESSAGE = pa.struct([("role", pa.string()), ("content", pa.list_(CONTENT))])
+# `extra`: a JSON object of what else a message has for the template (tool_calls, function_call, reasoning_content), and
+# `train`: false where the assistant's words are not to be learned. Null where there is nothing.
+MESSAGE = pa.struct([("role", pa.string()), ("content", pa.list_(CONTENT)), ("extra", pa.string())])
 
 SAMPLE_SCHEMA = pa.schema(
     [
@@ -76,8 +78,9 @@ SAMPLE_SCHEMA = pa.schema(
         ("row", pa.int64()),  # … and row in that file
         ("copy", pa.int32()),  # 0, or the number of an upsampled copy
         ("messages", pa.list_(MESSAGE)),  # chat-template form; an image is {"type": "image", "text": None}
+        ("tools", pa.string()),  # a JSON list of the tools that the conversation may call, for the template
         ("images", pa.list_(IMAGE)),  # in the order of their placeholders
-        ("reason", pa.string()),  # why the adapter could not make a sample of the row, else null
+        ("reason", pa.string()),  # why the adapter could not make a sample of the row, else null; "reason: detail"
         ("num_turns_dropped", pa.int32()),  # turns below a minimum rating
     ]
 )
@@ -160,7 +163,9 @@ MANIFEST_SCHEMA = pa.schema(
 # Why a row is in the quarantine and not in a pack.
 REASONS = {
     "taken_down": "the sample was taken down from the dataset (jobs.takedown)",
-    "texts_missing": "the conversation is null or empty, or a question or answer in it is null",
+    "texts_missing": "the conversation is null or empty, a question or answer in it is null, or an answer has no words",
+    "role_unknown": "a message's role is none that a chat template has",
+    "field_unsupported": "a field that changes what is said or trained has a value that cannot be used",
     "ratings": "every turn is rated below a minimum",
     "part_unsupported": "a message has a part that is neither text nor image nor video",
     "image_missing": "an image has no bytes",

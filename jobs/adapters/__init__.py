@@ -12,10 +12,21 @@ from jobs.adapters.columns import ColumnError, Columns
 from jobs.adapters.finevision import FineVision
 from jobs.adapters.messages import Messages, Text
 from jobs.adapters.samples import PlainSample, plain_samples, to_samples
+from jobs.adapters.unused import unused_fields
 from jobs.adapters.vqa import Vqa
 from packing_udfs.config import Source
 
-__all__ = ["ADAPTERS", "Adapter", "ColumnError", "PlainSample", "choose", "name_of", "plain_samples", "to_samples"]
+__all__ = [
+    "ADAPTERS",
+    "Adapter",
+    "ColumnError",
+    "PlainSample",
+    "choose",
+    "name_of",
+    "plain_samples",
+    "to_samples",
+    "unused_fields",
+]
 
 # In the order in which they are tried.
 ADAPTERS: dict[str, type[Adapter]] = {
@@ -41,8 +52,7 @@ def choose(schema: StructType, source: Source) -> Adapter:
             raise ColumnError(f"the adapter {source.adapter} needs {kind.NEEDS}; the columns are {columns}")
         return found
     for kind in ADAPTERS.values():
-        found = kind.find(columns)
-        if found:
+        if found := kind.find(columns):
             return found
     needs = "".join(f"\n  {name}: {kind.NEEDS}" for name, kind in ADAPTERS.items())
     raise ColumnError(

@@ -16,13 +16,15 @@ class Sample:
     """A sample in expressions of a row. The types are those of `contract.SAMPLE_SCHEMA`.
 
     `images`: images, then videos. A video has a placeholder of type `video` in the messages.
-    `reason`: why the row makes no sample (one of `contract.REASONS`), or null; then messages and images do not count.
+    `reason`: why the row makes no sample (one of `contract.REASONS`, or "reason: detail"), or null; then messages and
+    images do not count.
     """
 
     messages: Expression
     images: Expression
     reason: Expression
     num_turns_dropped: Expression = field(default_factory=lambda: constant(0, "int"))
+    tools: Expression = field(default_factory=lambda: constant(None, "string"))
 
 
 class Adapter(ABC):

@@ -148,6 +148,13 @@ class Turns:
     names: tuple[str, str]  # of the two fields, as the source spells them
     kinds: tuple[DataType, DataType]
     is_transposed: bool  # a struct of lists
+    more: tuple[Field, ...] = ()  # further fields of a turn that are used
+
+    @property
+    def fields(self) -> tuple[Field, ...]:
+        """What is used of the column."""
+        names = (*self.names, *(field.name for field in self.more))
+        return tuple(Field((*self.field.path, name), self.field.kind) for name in names)
 
 
 def turns_of(field: Field, first: str, second: str) -> Turns | None:

@@ -12,6 +12,7 @@ Rejected: each adapter in Spark SQL and again in Python (two implementations tha
 Connect, which need no JVM (only a server evaluates them).
 """
 
+import json
 import operator
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -25,6 +26,7 @@ from pyspark.sql import functions as F
 __all__ = [
     "Expression",
     "array",
+    "as_json",
     "coalesce",
     "column",
     "concat",
@@ -98,12 +100,25 @@ def _kept(elements: list, is_kept: Callable[..., Any]) -> list:
     return [element for element, keep in zip(elements, _each(elements, is_kept), strict=True) if keep]
 
 
+def _as_json(value: Any) -> str | None:
+    """JSON as Spark writes it: without fields that are null."""
+    value = _without_nulls(value)
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")) if value else None
+
+
+def _without_nulls(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _without_nulls(inner) for name, inner in value.items() if inner is not None}
+    return list(map(_without_nulls, value)) if isinstance(value, list) else value
+
+
 class Expression:
     """A value of each row. Operators are those of Spark's columns; `[name]` is a field of a struct."""
 
     __getitem__ = _operator(operator.getitem)
     __eq__: Any = _operator(operator.eq)
     __ge__ = _operator(operator.ge)
+    __gt__ = _operator(operator.gt)
     __sub__ = _operator(operator.sub)
     __invert__ = _operation(operator.invert, _strict(operator.not_))
     __and__ = _operation(operator.and_, lambda a, b: False if False in (a, b) else None if None in (a, b) else True)
@@ -119,7 +134,11 @@ class Expression:
         lambda value, names: F.coalesce(*(F.when(value == old, new) for old, new in names.items()), value),
         _strict(lambda value, names: names.get(value, value)),
     )
-    trim = _operation(F.trim, _strict(lambda value: value.strip(" ")))
+    has_words = _operation(
+        lambda value: value.rlike(r"\S"), _strict(lambda value: re.search(r"\S", value, re.ASCII) is not None)
+    )
+    has = _operation(lambda value, text: value.contains(text), _strict(lambda value, text: text in value))
+    join = _operation(F.concat, _strict(lambda *texts: "".join(texts)))
     split = _operation(F.split, _strict(lambda value, pattern: re.split(pattern, value)))
     unwrap = _operation(  # matches of a pattern become what its first group matches
         lambda value, pattern: F.regexp_replace(value, pattern, "$1"),
@@ -133,6 +152,7 @@ class Expression:
         lambda items, value: F.nullif(F.array_position(items, value), F.lit(0)) - 1,
         _strict(lambda items, value: items.index(value) if value in items else None),
     )
+    distinct = _operation(F.array_distinct, _strict(lambda items: list(dict.fromkeys(items))))
     max = _operation(F.array_max, _strict(lambda items: max(items, default=None)))
     flatten = _operation(F.flatten, lambda lists: None if lists is None or None in lists else list(chain(*lists)))
     transform = _operation(F.transform, _strict(_each))
@@ -151,6 +171,9 @@ class Expression:
 
 
 constant = _operation(lambda value, kind: F.lit(value).cast(kind), lambda value, kind: value)
+as_json = _operation(  # of a struct or a list; null for an empty one
+    lambda value: F.when(~F.to_json(value).isin("{}", "[]"), F.to_json(value)), lambda value: _as_json(value)
+)
 when = _operation(  # of a condition, a value, and a value otherwise, or null
     lambda condition, value, otherwise=None: F.when(condition, value).otherwise(otherwise),
     lambda condition, value, otherwise=None: value if condition else otherwise,

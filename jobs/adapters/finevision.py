@@ -42,13 +42,13 @@ class FineVision(Adapter):
 
     @property
     def fields(self) -> tuple[Field, ...]:
-        return (*self.images, self.texts.field, *(field for _, field in self.ratings))
+        return (*self.images, *self.texts.fields, *(field for _, field in self.ratings))
 
     def make(self, source: Source) -> Sample:
         images = E.once(media(self.images, null_is_none=True))
         turns = E.once(pairs(self.texts))
         kept = E.once(turns.filter(lambda _, i: self._passes(source, i)))
-        is_missing = turns.any(lambda turn: turn["first"].is_null() | turn["second"].is_null())
+        is_missing = turns.any(lambda turn: turn["first"].is_null() | ~E.coalesce(turn["second"].has_words(), False))
         is_missing = (turns.size() == 0) | is_missing
         reason = E.when(is_missing, "texts_missing", E.when(kept.size() == 0, "ratings"))
 

@@ -3,30 +3,40 @@
 The name of a turn's first field tells two forms apart:
 
 - OpenAI's `role`, `content`: the content is text, or a list of parts. Parts of type `image` (`image_url`, `video` …)
-  are placeholders. Text is text: somebody typed an `<image>` in it. Where a conversation has no placeholder, the images
-  and videos stand before the first question.
-- ShareGPT's `from`, `value`: `<image>` and `<video>` in a text are placeholders, and a line break beside one goes with
-  it. Where a source has videos and no images, both stand for a video.
+  are placeholders. Where a conversation has none, `<image>` and `<video>` in its texts are. Where it has neither, the
+  images and videos stand before the first question.
+- ShareGPT's `from`, `value`: `<image>` and `<video>` in a text are placeholders.
 
-The k-th placeholder of a kind is the row's k-th image or video. A row with unequal numbers ends in the quarantine
-(`image_count`). Images inside the content (`content[].image` with bytes) are taken from there.
+A line break beside a marker goes with it. Where a source has videos and no images, both markers stand for a video. The
+k-th placeholder of a kind is the row's k-th image or video, or the one that the part's `index` names. A row with
+unequal numbers ends in the quarantine (`image_count`). Images inside the content (`content[].image` with bytes) are
+taken from there.
+
+What else a turn has goes to the chat template (`EXTRAS`), or says whether the turn is trained (`weight`, `train`). A
+column `system` is a first message, a column `tools` goes to the template.
 """
 
-from dataclasses import dataclass
+import operator
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import reduce
 from typing import Self
 
-from pyspark.sql.types import ArrayType, DataType, StringType
+from pyspark.sql.types import ArrayType, DataType, IntegerType, LongType, StringType
 
 from jobs.adapters import expressions as E
 from jobs.adapters.adapter import Adapter, Sample
-from jobs.adapters.columns import Columns, Field, Turns, element_of, field_of, media_kind, turns_of
+from jobs.adapters.columns import ColumnError, Columns, Field, Turns, element_of, field_of, media_kind, turns_of
 from jobs.adapters.expressions import Expression
-from jobs.adapters.parts import MEDIA, media, medium, message, pairs, part, placeholders
+from jobs.adapters.parts import CONTENT, MEDIA, media, medium, message, pairs, part, placeholders, value
 from packing_udfs.config import Source
 
 __all__ = ["Messages", "Text"]
 
-_ROLES = {"human": "user", "gpt": "assistant"}
+_ROLES = {"human": "user", "gpt": "assistant", "chatgpt": "assistant", "model": "assistant"}
+_KNOWN_ROLES = ("system", "developer", "user", "assistant", "tool")
+EXTRAS = ("tool_calls", "function_call", "reasoning_content")  # fields of a turn that a template renders
+_TRAIN = ("weight", "train")  # 0 and false: the turn is not trained
 # Types of parts, of chat templates and of OpenAI's two APIs, as the chat-template form names them.
 _TYPES = {
     **dict.fromkeys(("text", "input_text", "output_text"), "text"),
@@ -40,23 +50,26 @@ class Messages(Adapter):
     """The adapter `messages`."""
 
     NEEDS = "messages or conversations (a list of {role, content} or {from, value}), and images or videos"
-    USES = ("images", "image", "videos", "video", "messages", "conversations")
+    USES = ("images", "image", "videos", "video", "messages", "conversations", "system", "tools")
 
     turns: Turns
     images: tuple[Field, ...]
     videos: tuple[Field, ...]
+    system: Field | None = None
+    tools: Field | None = None
 
     @classmethod
     def find(cls, columns: Columns) -> Self | None:
         turns = _turns(columns)
         if turns is None:
             return None
-        found = cls(turns, columns.images(), columns.videos())
+        found = cls(turns, columns.images(), columns.videos(), *_beside(columns))
         return found if found.images or found.videos or found.embedded else None
 
     @property
     def fields(self) -> tuple[Field, ...]:
-        return (self.turns.field, *self.images, *self.videos)
+        more = [field for field in (self.system, self.tools) if field]
+        return (*self.turns.fields, *self.images, *self.videos, *more)
 
     @property
     def embedded(self) -> Field | None:
@@ -78,11 +91,35 @@ class Messages(Adapter):
         else:
             images = E.once(media(self.images, null_is_none=True))
         said = E.once(turns.transform(self._message))
-        messages = said if self.is_sharegpt else _with_placeholders(said, images, videos)
-        return Sample(messages, E.concat(images, videos), _reason(said))
+        reason = E.coalesce(_reason(said), self._reason_of_turns(turns), self._reason_of_markers(source, said))
+        messages = said if self.is_sharegpt else self._with_placeholders(said, images, videos)
+        if self.index:
+            chosen = E.once(self._chosen(turns))
+            reason = E.coalesce(reason, _reason_of_indices(chosen, images))
+            images = E.when(chosen.size() == 0, images, chosen.transform(lambda i: images.get(i)))
+        if self.system:
+            text = value(self.system)
+            has_one = messages.any(lambda one: one["role"] == "system")
+            reason = E.coalesce(
+                reason, E.when(text.has_words() & has_one, "field_unsupported: system, beside a message of the system")
+            )
+            first = E.array(message("system", E.array(part("text", text))))
+            messages = E.when(E.coalesce(text.has_words(), False), E.concat(first, messages), messages)
+        sample = Sample(messages, E.concat(images, videos), reason)
+        return replace(sample, tools=_as_text(self.tools, value(self.tools))) if self.tools else sample
 
     def _message(self, turn: Expression) -> Expression:
-        return message(turn["first"].lower().renamed(_ROLES), self._content(turn["second"]))
+        role = turn["first"].lower().renamed(_ROLES)
+        fields = {field.name.lower(): field for field in self.turns.more}
+        extra = {name: _given(fields[name], turn[name]) for name in EXTRAS if name in fields}
+        trains = _is_untrained(fields, turn)
+        if trains is not None:
+            extra["train"] = E.when(trains, False)
+        content = self._content(turn["second"])
+        calls = [extra[name] for name in ("tool_calls", "function_call") if name in extra]
+        if calls:  # a turn that calls tools may say nothing
+            content = E.coalesce(content, E.when(~E.coalesce(*calls).is_null(), E.constant([], CONTENT)))
+        return message(role, content, E.as_json(E.struct(**extra)) if extra else None)
 
     def _content(self, content: Expression) -> Expression:
         kind = self.turns.kinds[1]
@@ -90,8 +127,63 @@ class Messages(Adapter):
             type_, text = (found.name for name in ("type", "text") if (found := field_of(kind.elementType, name)))
             return content.transform(lambda given: _part(given[type_], given[text]))
         if self.is_sharegpt and (self.images or self.videos):
-            return _split(content, has_images=bool(self.images), has_videos=bool(self.videos))
-        return E.array(part("text", content))
+            return self._split(content)
+        return E.when(~content.is_null(), E.array(part("text", content)))
+
+    def _split(self, text: Expression) -> Expression:
+        return _split(text, has_images=bool(self.images or self.embedded), has_videos=bool(self.videos))
+
+    def _with_placeholders(self, messages: Expression, images: Expression, videos: Expression) -> Expression:
+        """The messages, with images and videos where a placeholder or a marker is, else before the first question."""
+        parts = E.once(messages.transform(lambda said: said["content"]).flatten())
+        is_placed = parts.any(lambda one: ~(one["type"] == "text"))
+        is_marked = parts.any(lambda one: _has_marker(one["text"]))
+        first = E.coalesce(messages.transform(lambda said: said["role"]).index_of("user"), 0)
+        before = placeholders(images.size(), videos.size())
+
+        def split(said: Expression) -> Expression:
+            content = said["content"].transform(lambda one: self._split(one["text"])).flatten()
+            return message(said["role"], content, said["extra"])
+
+        def placed(said: Expression, i: Expression) -> Expression:
+            content = E.when(i == first, E.concat(before, said["content"]), said["content"])
+            return message(said["role"], content, said["extra"])
+
+        marked = E.when(is_marked, messages.transform(split), messages.transform(placed))
+        return E.when(is_placed, messages, marked)
+
+    @property
+    def index(self) -> Field | None:
+        """The field of a content's parts that numbers the images."""
+        inner = field_of(element_of(self.turns.kinds[1]), "index")
+        return inner if inner and isinstance(inner.kind, IntegerType | LongType) else None
+
+    def _chosen(self, turns: Expression) -> Expression:
+        """The numbers of images in the parts that stand for one, an empty list where none has a number."""
+        type_ = field_of(element_of(self.turns.kinds[1]), "type")
+        assert self.index
+        assert type_
+        name, kind = self.index.name, type_.name
+
+        def of_turn(turn: Expression) -> Expression:
+            images = turn["second"].filter(lambda given: given[kind].renamed(_TYPES) == "image")
+            return E.coalesce(images.transform(lambda given: given[name]), E.constant([], "array<bigint>"))
+
+        found = E.coalesce(turns.transform(of_turn).flatten(), E.constant([], "array<bigint>"))
+        return E.when(found.any(lambda i: ~i.is_null()), found, E.constant([], "array<bigint>"))
+
+    def _reason_of_turns(self, turns: Expression) -> Expression:
+        """A weight that is neither 0 nor 1."""
+        fields = {field.name.lower(): field for field in self.turns.more}
+        if "weight" not in fields:
+            return E.constant(None, "string")
+        odd = turns.transform(lambda turn: turn["weight"]).filter(lambda w: ~((w == 0) | (w == 1)))
+        told = E.constant("field_unsupported: weight ", "string").join(odd.get(0).as_text())
+        return E.when(odd.size() > 0, told.join(", where 0 and 1 can be trained"))
+
+    def _reason_of_markers(self, source: Source, messages: Expression) -> Expression:
+        """None: a marker in a source of images is a placeholder."""
+        return E.constant(None, "string")
 
 
 @dataclass(frozen=True)
@@ -99,16 +191,29 @@ class Text(Messages):
     """The adapter `text`: the same conversations without images; `<image>` in them is text."""
 
     NEEDS = "messages or conversations (a list of {role, content} or {from, value})"
-    USES = ("messages", "conversations")
+    USES = ("messages", "conversations", "system", "tools")
 
     @classmethod
     def find(cls, columns: Columns) -> Self | None:
         turns = _turns(columns)
-        return None if turns is None else cls(turns, (), ())
+        return None if turns is None else cls(turns, (), (), *_beside(columns))
 
     @property
     def embedded(self) -> None:
         return None
+
+    def _with_placeholders(self, messages: Expression, images: Expression, videos: Expression) -> Expression:
+        return messages
+
+    def _reason_of_markers(self, source: Source, messages: Expression) -> Expression:
+        """A marker that no image stands for, unless somebody says that all is text."""
+        if source.adapter == "text":
+            return E.constant(None, "string")
+        parts = messages.transform(lambda said: said["content"]).flatten()
+        is_marked = parts.any(lambda one: (one["type"] == "text") & _has_marker(one["text"]))
+        return E.when(
+            is_marked, "image_count: <image> or <video> in a source without; `adapter: text` takes it for text"
+        )
 
 
 def _turns(columns: Columns) -> Turns | None:
@@ -118,8 +223,56 @@ def _turns(columns: Columns) -> Turns | None:
     for names in (("role", "content"), ("from", "value")):
         turns = turns_of(field, *names)
         if turns and _is_content(turns.kinds[1]):
-            return turns
+            return replace(turns, more=_more(turns))
     return None
+
+
+def _more(turns: Turns) -> tuple[Field, ...]:
+    """The further fields of a turn that are used. Raises ColumnError where a struct of lists has some."""
+    struct = element_of(turns.field.kind)
+    found = [(name, field) for name in (*EXTRAS, *_TRAIN) if (field := field_of(struct, name))]
+    if found and turns.is_transposed:
+        raise ColumnError(f"{turns.field.name}.{found[0][0]} is one list for all turns: store a list of turns instead")
+    return tuple(field for _, field in found)
+
+
+def _beside(columns: Columns) -> tuple[Field | None, Field | None]:
+    """The columns `system` and `tools`, of the types that can be used."""
+    system, tools = columns.find("system"), columns.find("tools")
+    if system and not isinstance(system.kind, StringType):
+        raise ColumnError(f"the column {system.name} is {system.kind.simpleString()}, and a system message is text")
+    return system, tools
+
+
+def _as_text(field: Field, given: Expression) -> Expression:
+    """JSON of a column: its text where it is JSON already, null where there is none."""
+    if isinstance(field.kind, StringType):
+        return E.when(given.has_words(), given)
+    return E.as_json(given)
+
+
+def _given(field: Field, given: Expression) -> Expression:
+    """A field of a turn for the template, null for an empty one."""
+    if isinstance(field.kind, StringType):
+        return E.when(given.has_words(), given)
+    return E.when(given.size() > 0, given) if isinstance(field.kind, ArrayType) else given
+
+
+def _is_untrained(fields: Mapping[str, Field], turn: Expression) -> Expression | None:
+    """Whether a turn says that it is not to be trained; None where no turn can."""
+    found = [turn["weight"] == 0] if "weight" in fields else []
+    found += [~turn["train"]] if "train" in fields else []
+    return reduce(operator.or_, [E.coalesce(one, False) for one in found]) if found else None
+
+
+def _has_marker(text: Expression) -> Expression:
+    return E.coalesce(text.has("<image>") | text.has("<video>"), False)
+
+
+def _reason_of_indices(chosen: Expression, images: Expression) -> Expression:
+    """Images that no part names."""
+    is_off = (chosen.size() > 0) & ~(chosen.distinct().size() == images.size())
+    return E.when(is_off, "image_count: the parts' `index` does not name each image")
 
 
 def _is_content(kind: DataType) -> bool:
@@ -165,22 +318,18 @@ def _reason(messages: Expression) -> Expression:
     parts = messages.transform(lambda said: said["content"]).flatten()  # null when a content is
     is_missing = (
         (messages.size() == 0)
-        | messages.any(lambda said: said["role"].is_null() | said["content"].is_null())
+        | messages.any(lambda said: said["role"].is_null() | said["content"].is_null() | _says_nothing(said))
         | parts.any(lambda one: one["type"].is_null() | ((one["type"] == "text") & one["text"].is_null()))
     )
+    strange = messages.transform(lambda said: said["role"]).filter(lambda role: ~role.is_in(_KNOWN_ROLES))
     is_unknown = parts.any(lambda one: ~one["type"].is_in(("text", "image", "video")))
-    return E.when(is_missing, "texts_missing", E.when(is_unknown, "part_unsupported"))
+    unsupported = E.when(is_unknown, "part_unsupported")
+    role = E.constant("role_unknown: ", "string").join(strange.get(0))
+    return E.when(is_missing, "texts_missing", E.when(strange.size() > 0, role, unsupported))
 
 
-def _with_placeholders(messages: Expression, images: Expression, videos: Expression) -> Expression:
-    """The messages, with images and videos before the first question where no placeholder says where they stand."""
-    parts = messages.transform(lambda said: said["content"]).flatten()
-    is_placed = parts.any(lambda one: ~(one["type"] == "text"))
-    first = E.coalesce(messages.transform(lambda said: said["role"]).index_of("user"), 0)
-    before = placeholders(images.size(), videos.size())
-
-    def placed(said: Expression, i: Expression) -> Expression:
-        content = E.when(i == first, E.concat(before, said["content"]), said["content"])
-        return message(said["role"], content)
-
-    return E.when(is_placed, messages, messages.transform(placed))
+def _says_nothing(said: Expression) -> Expression:
+    """Whether it is an answer without words, images and calls of tools."""
+    says = said["content"].any(lambda one: ~(one["type"] == "text") | E.coalesce(one["text"].has_words(), False))
+    calls = E.coalesce(said["extra"].has("_call"), False)
+    return (said["role"] == "assistant") & ~says & ~calls

@@ -11,9 +11,23 @@ from jobs.adapters.columns import Field, Turns, field_of
 from jobs.adapters.expressions import Expression
 from packing_udfs.contract import SAMPLE_SCHEMA
 
-__all__ = ["MEDIA", "answered", "exchange", "media", "medium", "message", "pairs", "part", "placeholders", "value"]
+__all__ = [
+    "CONTENT",
+    "MEDIA",
+    "answered",
+    "exchange",
+    "media",
+    "medium",
+    "message",
+    "pairs",
+    "part",
+    "placeholders",
+    "value",
+]
 
-MEDIA = from_arrow_schema(SAMPLE_SCHEMA)["images"].dataType
+_TYPES = from_arrow_schema(SAMPLE_SCHEMA)
+MEDIA = _TYPES["images"].dataType
+CONTENT = _TYPES["messages"].dataType.elementType["content"].dataType  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def value(field: Field) -> Expression:
@@ -55,11 +69,16 @@ def medium(one: Expression, kind: DataType) -> Expression:
 
 
 def pairs(turns: Turns) -> Expression:
-    """Turns as list<struct<first, second>> of their two fields; null when there is no list."""
+    """Turns as list<struct> of `first`, `second` and, by their names in lower case, `more`; null when there is none."""
     source, (first, second) = value(turns.field), turns.names
     if turns.is_transposed:
         return source[first].zip_with(source[second], lambda a, b: E.struct(first=a, second=b))
-    return source.transform(lambda turn: E.struct(first=turn[first], second=turn[second]))
+
+    def turn_of(turn: Expression) -> Expression:
+        more = {field.name.lower(): turn[field.name] for field in turns.more}
+        return E.struct(first=turn[first], second=turn[second], **more)
+
+    return source.transform(turn_of)
 
 
 def part(kind: Expression | str, text: Expression | None = None) -> Expression:
@@ -67,9 +86,9 @@ def part(kind: Expression | str, text: Expression | None = None) -> Expression:
     return E.struct(type=kind, text=E.constant(None, "string") if text is None else text.as_text())
 
 
-def message(role: Expression | str, content: Expression) -> Expression:
-    """One message of the chat-template form: struct<role, content>."""
-    return E.struct(role=role, content=content)
+def message(role: Expression | str, content: Expression, extra: Expression | None = None) -> Expression:
+    """One message of the chat-template form: struct<role, content, extra>."""
+    return E.struct(role=role, content=content, extra=E.constant(None, "string") if extra is None else extra)
 
 
 def placeholders(num_images: Expression, num_videos: Expression | int) -> Expression:
@@ -88,6 +107,6 @@ def answered(images: tuple[Field, ...], videos: tuple[Field, ...], question: Exp
     shown = E.once(media(images, null_is_none=bool(videos)))
     played = E.once(media(videos, null_is_none=bool(images)))
     answer = E.once(answer)
-    is_missing = question.is_null() | E.coalesce(answer.trim() == "", True)
+    is_missing = question.is_null() | ~E.coalesce(answer.has_words(), False)
     messages = exchange(placeholders(shown.size(), played.size()), question, answer)
     return Sample(messages, E.concat(shown, played), E.when(is_missing, "texts_missing"))

@@ -21,7 +21,7 @@ from packing_udfs.shard.outcomes import REPEATED
 __all__ = ["PlainSample", "plain_samples", "sample_id", "to_samples"]
 
 _TYPES = from_arrow_schema(SAMPLE_SCHEMA)
-_NOTHING: dict[str, Any] = {"messages": None, "images": None}
+_NOTHING: dict[str, Any] = {"messages": None, "images": None, "tools": None}
 _SHARED_BYTES = 16 << 10  # of a sample's images, from which on they alone choose the shard
 _LOWER_HALF = (1 << 32) - 1
 _UPPER_HALF = -1 << 32
@@ -34,6 +34,7 @@ class PlainSample(NamedTuple):
     images: list[dict | None] | None
     reason: str | None
     num_turns_dropped: int
+    tools: str | None = None
 
 
 def plain_samples(rows: Iterable[dict[str, Any]], adapter: Adapter, source: Source) -> list[PlainSample]:
@@ -57,6 +58,7 @@ def to_samples(rows: DataFrame, adapter: Adapter, source: Source) -> DataFrame:
         F.when(repeats, F.bitwise_not(ROW)).otherwise(F.col(ROW)).alias("row"),
         F.lit(0).alias("copy"),
         F.when(usable & ~repeats, F.col("messages")).cast(_TYPES["messages"].dataType).alias("messages"),
+        F.when(usable & ~repeats, F.col("tools")).alias("tools"),
         F.when(usable, F.col("images")).cast(_TYPES["images"].dataType).alias("images"),
         F.when(usable & repeats, REPEATED).otherwise(F.col("reason")).alias("reason"),
         F.col("num_turns_dropped").cast("int").alias("num_turns_dropped"),
@@ -79,7 +81,7 @@ def sample_id() -> Column:
     num_images = F.coalesce(F.size(images), F.lit(0))
     data = F.transform(images, lambda image: F.coalesce(image["bytes"], F.lit(b"")))
     num_bytes = F.aggregate(data, F.lit(0).cast("long"), lambda total, one: total + F.octet_length(one))
-    content = F.xxhash64(num_images, data, F.col("messages"))
+    content = F.xxhash64(num_images, data, F.col("messages"), F.col("tools"))
     upper = F.when(num_bytes >= _SHARED_BYTES, F.xxhash64(num_images, data)).otherwise(content)
     halves = upper.bitwiseAND(F.lit(_UPPER_HALF)).bitwiseOR(content.bitwiseAND(F.lit(_LOWER_HALF)))
     return F.when(F.col("reason").isNull(), halves).otherwise(F.xxhash64("source", "file", "row"))

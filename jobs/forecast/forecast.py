@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 from pydantic import BaseModel, Field
 
+from jobs.adapters import name_of
 from jobs.forecast.estimates import Estimate, Sample, Totals, draw, interval, packs, totals
 from jobs.output.commit_pace import COMMITS_AN_HOUR
 from jobs.output.hub_draft import num_commits
@@ -49,6 +50,9 @@ class SourceForecast(BaseModel):
     num_bytes: int
     num_rows_used: int
     num_rows_read: int
+    adapter: str
+    columns: list[str]  # that the adapter reads
+    unused: list[str]  # columns and fields that it does not
 
 
 class Forecast(BaseModel):
@@ -179,6 +183,9 @@ def _describe_source(sample: Sample) -> SourceForecast:
         num_bytes=pinned.num_bytes,
         num_rows_used=round(sample.num_rows_used),
         num_rows_read=sample.num_rows_read,
+        adapter=name_of(pinned.adapter),
+        columns=[field.name for field in pinned.adapter.fields],
+        unused=list(pinned.unused),
     )
 
 
@@ -234,6 +241,8 @@ def as_text(found: Forecast) -> str:
         lines.append(f"  {source.name}: {source.num_rows:,} rows, {source.num_bytes:,} bytes in "
                      f"{source.num_files:,} files; {source.num_rows_read:,} rows read, and by limit and weight "
                      f"{source.num_rows_used:,} used")  # fmt: skip
+        unused = f"; unused: {', '.join(source.unused)}" if source.unused else ""
+        lines.append(f"    adapter {source.adapter} by {', '.join(source.columns)}{unused}")
     lines.append(f"{'':<34}{'estimate':>20}{'90 % interval':>38}")
     for name, field in Forecast.model_fields.items():
         if field.title:

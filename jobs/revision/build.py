@@ -138,6 +138,7 @@ def _counts(pinned: PinnedSource, ledger: Ledger) -> shape.SourceCounts:
         split=source.split,
         commit=pinned.commit,
         adapter=adapters.name_of(pinned.adapter),
+        unused=list(pinned.unused),
         num_bytes=pinned.num_bytes,
         num_rows=pinned.num_rows,
         num_copies=ledger.count("num_copies", source=source.name),

@@ -118,6 +118,7 @@ def as_text(result: Mapping[str, Any]) -> str:
         f"+ {total['quarantined']:,} quarantined + {total['duplicates']:,} duplicates"
         f"{_more(total['not_sampled'], 'not sampled')}",
         *(f"  quarantine {count:,} {reason}" for reason, count in sorted(report.quarantine.items())),
+        *(f"  unused     {source.name}: {', '.join(source.unused)}" for source in report.sources if source.unused),
     ]
     for split, part in report.splits.items():
         total, figures = part.totals, part.quality

@@ -99,9 +99,9 @@ def pin(source: Source, field: str) -> PinnedSource:
     schemas = [footer.schema.to_arrow_schema() for footer in footers]
     columns = _columns(schemas)
     schema = _spark_schema(columns)
-    adapter = find_adapter(schema, source, field)
+    adapter, unused = find_adapter(schema, source, field)
     files = tuple(SourceFile(f.path, f.num_bytes, m.num_rows) for f, m in zip(listed, footers, strict=True))
-    pinned = PinnedSource(source, _fingerprint(listed), files, adapter, schema=schema)
+    pinned = PinnedSource(source, _fingerprint(listed), files, adapter, unused=unused, schema=schema)
     for file, found in zip(files, schemas, strict=True):
         fault = _fault(found, columns, pinned.columns)
         if fault:

@@ -7,6 +7,7 @@ are not taken from the job's own reading. This module pins datasets on the Hub, 
 
 import json
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import httpx2
 import pyarrow as pa
@@ -96,9 +97,9 @@ def _pin(source: Source, field: str) -> PinnedSource:
     commit, licenses = _commit(source, field)
     opened = _open(source, field, commit)
     features = features_of(opened)
-    adapter = find_adapter(from_arrow_schema(plain_schema(features, list(features))), source, field)
-    pinned = PinnedSource(source, commit, (), adapter, licenses)
-    return PinnedSource(source, commit, _count(opened, field, pinned), adapter, licenses)
+    adapter, unused = find_adapter(from_arrow_schema(plain_schema(features, list(features))), source, field)
+    pinned = PinnedSource(source, commit, (), adapter, licenses, unused)
+    return replace(pinned, files=_count(opened, field, pinned))
 
 
 def _commit(source: Source, field: str) -> tuple[str, tuple[str, ...]]:

@@ -37,6 +37,7 @@ class PinnedSource:
     files: tuple[SourceFile, ...]
     adapter: adapters.Adapter
     licenses: tuple[str, ...] = ()  # as its card has them
+    unused: tuple[str, ...] = ()  # columns and fields of turns that the adapter does not use
     schema: StructType | None = None  # the columns of a folder
 
     @property
@@ -63,15 +64,19 @@ class PinnedSource:
         return list(dict.fromkeys(field.path[0] for field in self.adapter.fields))
 
 
-def find_adapter(schema: StructType, source: Source, field: str) -> adapters.Adapter:
-    """The adapter for a source's columns. Raises SourceError where there is none, or for videos without PyAV."""
+def find_adapter(schema: StructType, source: Source, field: str) -> tuple[adapters.Adapter, tuple[str, ...]]:
+    """The adapter for a source's columns, and what it does not use of them (`adapters.unused_fields`).
+
+    Raises SourceError where there is none, for what must not stay unused, and for videos without PyAV.
+    """
     try:
         adapter = adapters.choose(schema, source)
+        unused = adapters.unused_fields(schema, adapter, source)
     except adapters.ColumnError as error:
         raise SourceError(f"{field}.{error.field}: {source.repo}: {error}") from None
     if adapter.videos and importlib.util.find_spec("av") is None:
         raise SourceError(f"{field}.video: {source.repo} has videos, which need PyAV: pip install packing-udfs[video]")
-    return adapter
+    return adapter, unused
 
 
 def lacks(wanted: Iterable[str], there: Iterable[str]) -> str:

@@ -12,6 +12,10 @@ and an `Encoder` refuses a template that never gives one. The cost is a second r
 longer prefixes (templates treat the last turn differently), and searching the text for the answer (the same words may
 stand elsewhere).
 
+A message with `train: false` is rendered and not trained: of the trained spans those of the assistant's k-th message
+belong to it. Tools, and what a message has besides its content (calls of tools, reasoning), must change the rendering;
+a template that leaves them out would train something else.
+
 Control tokens that a person typed (`<image>`, `<|im_end|>`) are ordinary text. Before rendering, each becomes a private
 mark "\\ue000<number>\\ue001", which `Controls` knows.
 """
@@ -85,19 +89,45 @@ class ChatTemplate:
 
     def render(self, messages: list[dict], tools: list[dict] | None = None) -> Rendered:
         """Render one conversation. Raises TemplateError when the template refuses it or the spans are not proved."""
+        trains = [message.get("train") is not False for message in messages if message["role"] == "assistant"]
         try:
             chat = [self._marked(message) for message in messages]
             tools = self._controls.mark(tools)
             rendered = self._render(chat, tools)
+            self._check_rendered(rendered.text, chat, tools)
             if self.trains_all:
-                return Rendered(rendered.text, [(0, len(rendered.text))])
-            if self.marks_generation:
-                return rendered
-            hidden, said = _hide_said(chat)
-            probe = self._render(hidden, tools).text
+                spans = [(0, len(rendered.text))]
+            elif self.marks_generation:
+                spans = rendered.spans
+            else:
+                hidden, said = _hide_said(chat)
+                spans = self._prove_spans(rendered.text, self._render(hidden, tools).text, said)
         except (jinja2.TemplateError, TypeError, KeyError, AttributeError) as error:
             raise TemplateError(f"{type(error).__name__}: {error}") from error
-        return Rendered(rendered.text, self._prove_spans(rendered.text, probe, said))
+        if all(trains):
+            return Rendered(rendered.text, spans)
+        if self.trains_all or len(spans) != len(trains):
+            raise TemplateError(
+                f"a message has train: false, and {len(spans)} trained spans do not tell {len(trains)} messages of the "
+                "assistant apart"
+            )
+        return Rendered(rendered.text, [span for span, is_trained in zip(spans, trains, strict=True) if is_trained])
+
+    def _check_rendered(self, text: str, chat: list[dict], tools: list | None) -> None:
+        """Raises TemplateError for tools or a field of messages without which the text would be the same."""
+        for name in sorted(set().union(*chat) - {"role", "content"}):
+            without = [{key: value for key, value in message.items() if key != name} for message in chat]
+            if self._text_of(without, tools) == text:
+                raise TemplateError(f"the chat template does not render {name}")
+        if tools and self._text_of(chat, None) == text:
+            raise TemplateError("the chat template does not render tools")
+
+    def _text_of(self, chat: list[dict], tools: list | None) -> str | None:
+        """The rendering, None where the template refuses it."""
+        try:
+            return self._render(chat, tools).text
+        except (jinja2.TemplateError, TypeError, KeyError, AttributeError):
+            return None
 
     def _marked(self, message: dict) -> dict:
         """The message for the template: control tokens marked, images without bytes, no value that is None."""
@@ -110,7 +140,9 @@ class ChatTemplate:
                 for part in content
             ]
         others = {
-            key: mark(value) for key, value in message.items() if key not in ("role", "content") and value is not None
+            key: mark(value)
+            for key, value in message.items()
+            if key not in ("role", "content", "train") and value is not None
         }
         return {"role": mark(message["role"]), "content": content, **others}
 

@@ -57,6 +57,7 @@ class SourceCounts(_Document):
     split: str | None = None
     commit: str
     adapter: str | None = None
+    unused: list[str] = []
     num_bytes: Count = 0
     num_rows: Count
     num_copies: Count

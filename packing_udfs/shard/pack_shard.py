@@ -225,7 +225,11 @@ def _encode(rows: Rows, encoder: Encoder, outcomes: Outcomes, settings: PackSett
                 outcomes.problems[i] = found
             else:
                 usable[i] = found
-        results = encoder.encode([messages for messages, _ in usable.values()], [sizes for _, sizes in usable.values()])
+        results = encoder.encode(
+            [messages for messages, _ in usable.values()],
+            [sizes for _, sizes in usable.values()],
+            [rows.tools(i) for i in usable],
+        )
         for i, result in zip(usable, results, strict=True):
             if isinstance(result, EncodeError):
                 outcomes.problems[i] = result
@@ -239,10 +243,14 @@ def _usable(
 ) -> tuple[list[dict], list[Size]] | EncodeError:
     """A row's messages and the sizes of its images, which become here what is stored: frames of videos, scaled down."""
     if (reason := rows.reason[i]) is not None:
-        return EncodeError(reason, "")
+        reason, _, detail = reason.partition(": ")
+        return EncodeError(reason, detail)
     if rows.sample_id[i] in settings.taken_down:
         return EncodeError("taken_down", "")
-    messages = rows.messages(i)
+    try:
+        messages, _ = rows.messages(i), rows.tools(i)
+    except ValueError as error:
+        return EncodeError("field_unsupported", f"tools or calls of tools are text that is no JSON: {error}")
     if messages is None:
         return EncodeError("texts_missing", "")
     try:
@@ -268,9 +276,12 @@ def _fit(
     problem = settings.problem_of(sample)
     if problem is None:
         return [Unit(rows.sample_id[i], rows.source[i], rows.images[i], sizes, sample, rows.kept(i))]
-    short = shorten(
-        settings.over_length, messages, sizes, sample, encoder.encode, lambda s: settings.problem_of(s) is None
-    )
+    tools = rows.tools(i)
+
+    def encode(conversations: list[list[dict]], of_images: list[list[tuple[int, int]]]) -> list:
+        return encoder.encode(conversations, of_images, [tools] * len(conversations))
+
+    short = shorten(settings.over_length, messages, sizes, sample, encode, lambda s: settings.problem_of(s) is None)
     if not short.parts:
         outcomes.problems[i] = problem
         return []

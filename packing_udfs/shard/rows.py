@@ -1,5 +1,6 @@
 """A shard's rows as the grouped UDF is given them, put in order and freed from pandas; and which of them repeat."""
 
+import json
 from typing import Any
 
 import pandas as pd
@@ -33,6 +34,7 @@ class Rows:
             if column.keeps not in (None, "sample_id", "source")
         }
         self._messages: list = plain["messages"]
+        self._tools: list[str | None] = plain["tools"]
         self.images: list[list[Any]] = [[] if value is None else list(value) for value in plain["images"]]
 
     def __len__(self) -> int:
@@ -43,7 +45,8 @@ class Rows:
         return {name: values[i] for name, values in self._kept.items()}
 
     def messages(self, i: int) -> list[dict] | None:
-        """A row's messages as lists and dicts; None when there are none, or a null stands where text should be.
+        """A row's messages as lists and dicts, with all that the template needs; None when there are none, or a null
+        stands where text should be. Raises ValueError for text that should be JSON and is not.
 
         Made when asked for: so many small objects at a time would keep Python's garbage collector busy.
         """
@@ -54,13 +57,34 @@ class Rows:
             content = [None if c is None else {"type": c["type"], "text": c["text"]} for c in message["content"]]
             if any(part is None or (part["type"] == "text" and part["text"] is None) for part in content):
                 return None
-            plain.append({"role": message["role"], "content": content})
+            plain.append({"role": message["role"], "content": content, **parsed(message.get("extra"), {})})
         return plain or None
+
+    def tools(self, i: int) -> list[dict] | None:
+        """The tools that a row's conversation may call. Raises ValueError as `messages`."""
+        return parsed(self._tools[i], None)
+
+
+def parsed(text: str | None, nothing: Any) -> Any:
+    """A JSON value whose fields may be JSON once more, as tool calls are stored as text. Raises ValueError."""
+    if not text:
+        return nothing
+    try:
+        value = json.loads(text)
+        if isinstance(value, dict):
+            return {name: json.loads(v) if _is_nested(name, v) else v for name, v in value.items()}
+        return value
+    except RecursionError:
+        raise ValueError("its JSON is nested too deeply") from None
+
+
+def _is_nested(name: str, value: Any) -> bool:
+    return name in ("tool_calls", "function_call") and isinstance(value, str)
 
 
 def _content(rows: Rows, i: int):
     """What makes a sample: image bytes (not paths) and messages, in a form that compares by value."""
-    return [None if image is None else image["bytes"] for image in rows.images[i]], rows.messages(i)
+    return [None if image is None else image["bytes"] for image in rows.images[i]], rows.messages(i), rows.tools(i)
 
 
 def duplicates(rows: Rows) -> set[int]:

@@ -140,13 +140,13 @@ def messages_table(rows: list[dict], kind, media=IMAGES, name: str = "messages")
 def test_openai_text_has_its_images_before_the_first_question(spark):
     chat = [
         {"role": "system", "content": "be kind"},
-        {"role": "user", "content": "what is <image>?"},
+        {"role": "user", "content": "what is it?"},
         {"role": "assistant", "content": "a tag"},
     ]
     rows = [{"images": [image("1"), image("2")], "messages": chat}, {"images": None, "messages": chat}]
     found = samples(spark, messages_table(rows, OPENAI))
-    told = [("system", "be kind"), ("user", "what is <image>?"), ("assistant", "a tag")]
-    assert said(found[0]) == [told[0], ("user", IMG, IMG, "what is <image>?"), told[2]]
+    told = [("system", "be kind"), ("user", "what is it?"), ("assistant", "a tag")]
+    assert said(found[0]) == [told[0], ("user", IMG, IMG, "what is it?"), told[2]]
     assert (said(found[1]), images(found[1])) == (told, [])
 
 
@@ -281,11 +281,20 @@ def test_images_come_before_videos(spark):
 
 
 def test_text_alone(spark):
-    rows = [{"messages": [{"from": "human", "value": "what is <image>?"}, {"from": "gpt", "value": "a tag"}]}]
+    rows = [{"messages": [{"from": "human", "value": "what is it?"}, {"from": "gpt", "value": "a tag"}]}]
     table = pa.Table.from_pylist(rows, pa.schema([("messages", SHAREGPT)]))
     assert kind_of(table) == "text"
     (found,) = samples(spark, table)
-    assert (said(found), images(found)) == ([("user", "what is <image>?"), ("assistant", "a tag")], [])
+    assert (said(found), images(found)) == ([("user", "what is it?"), ("assistant", "a tag")], [])
+
+
+def test_markers_in_a_source_without_images_are_text_only_if_somebody_says_so(spark):
+    rows = [{"messages": [{"from": "human", "value": "what is <image>?"}, {"from": "gpt", "value": "a tag"}]}]
+    table = pa.Table.from_pylist(rows, pa.schema([("messages", SHAREGPT)]))
+    (found,) = samples(spark, table)
+    assert found.reason.startswith("image_count: <image> or <video> in a source without")
+    (found,) = samples(spark, table, adapter="text")
+    assert said(found) == [("user", "what is <image>?"), ("assistant", "a tag")]
 
 
 def test_text_leaves_images_aside(spark):

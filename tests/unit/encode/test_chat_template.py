@@ -223,3 +223,48 @@ def test_render_gives_spans_in_characters():
     assert rendered.text[start:end] == f"Hello{END}"
     with pytest.raises(TemplateError, match="TypeError"):
         template.render([{"role": "user", "content": None}])
+
+
+# What is not trained, and what a template leaves out
+
+
+@pytest.mark.parametrize("name", ["plain", "marked", "trim"])
+def test_a_message_that_is_not_to_be_trained(encoders, name):
+    """It is in the text as before; only its labels go."""
+    messages = [message("user", "Hi"), message("assistant", "one"), message("user", "?"), message("assistant", "two")]
+    result = encode(encoders[name], messages)
+    messages[1]["train"] = False
+    masked = encode(encoders[name], messages)
+    assert masked.input_ids.tolist() == result.input_ids.tolist()
+    assert trained(encoders[name], result) == f"one{END}two{END}"
+    assert trained(encoders[name], masked) == f"two{END}"
+
+
+def test_nothing_trained_is_said(encoders):
+    result = encode(encoders["plain"], [message("user", "Hi"), message("assistant", "one") | {"train": False}])
+    assert result.reason == "no_assistant_tokens"
+
+
+def test_a_message_cannot_be_masked_where_everything_is_trained():
+    encoder = Encoder(processor_with(PLAIN), "all")
+    result = encode(encoder, [message("user", "Hi"), message("assistant", "one") | {"train": False}])
+    assert result.reason == "template_failed"
+    assert "train: false" in result.detail
+
+
+REASONING = MARKED.replace(
+    "{% generation %}", "{% generation %}{% if m['reasoning_content'] %}({{ m['reasoning_content'] }}){% endif %}"
+)
+
+
+def test_reasoning_is_trained_where_the_template_renders_it(encoders):
+    messages = [message("user", "Hi"), message("assistant", "yes") | {"reasoning_content": "hm"}]
+    encoder = Encoder(processor_with(REASONING))
+    assert trained(encoder, encode(encoder, messages)) == f"(hm)yes{END}"
+    refused = encode(encoders["marked"], messages)
+    assert refused == ("template_failed", "the chat template does not render reasoning_content")
+
+
+def test_tools_that_a_template_leaves_out_are_refused(encoders):
+    refused = encode(encoders["marked"], [message("user", "Hi"), message("assistant", "yes")], tools=[[{"name": "x"}]])
+    assert refused == ("template_failed", "the chat template does not render tools")
