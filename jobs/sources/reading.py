@@ -14,6 +14,7 @@ from datasets import Features
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from jobs.adapters.provenance import FILE, ROW
+from jobs.sources.json_values import decoded, decoded_type, has_json
 from jobs.sources.repeats import Repeats
 
 __all__ = ["BATCH_ROWS", "RowReader", "Slice", "plain_schema", "plain_type", "read_parquet"]
@@ -73,6 +74,8 @@ def _column(table: pa.Table, field: pa.Field) -> pa.ChunkedArray | pa.Array:
     if field.name not in table.column_names:
         return pa.nulls(len(table), field.type)
     column = table[field.name]
+    if has_json(column.type):
+        column = decoded(field.name, column)
     if isinstance(column.type, pa.BaseExtensionType):
         column = pa.chunked_array([chunk.storage for chunk in column.chunks], column.type.storage_type)
     return column if column.type == field.type else column.cast(field.type)
@@ -117,7 +120,9 @@ def _batch_rows(num_bytes: int, num_rows: int) -> int:
 
 _PLAIN = {
     pa.large_string(): pa.string(),
+    pa.string_view(): pa.string(),
     pa.large_binary(): pa.binary(),
+    pa.binary_view(): pa.binary(),
     pa.uint8(): pa.int16(),
     pa.uint16(): pa.int32(),
     pa.uint32(): pa.int64(),
@@ -145,4 +150,4 @@ def plain_type(kind: pa.DataType) -> pa.DataType:
 def plain_schema(features: Features, columns: Sequence[str]) -> pa.Schema:
     """The columns in plain types."""
     schema = features.arrow_schema
-    return pa.schema([(name, plain_type(schema.field(name).type)) for name in columns])
+    return pa.schema([(name, plain_type(decoded_type(name, schema.field(name).type))) for name in columns])
