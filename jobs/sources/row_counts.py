@@ -2,28 +2,36 @@
 
 The cost of a file:
 - Parquet: the footer;
-- tar: its headers. Members larger than some 100 KB are skipped, at one request of 64 KiB each. A tar of smaller ones
-  is read once from end to end, in requests of up to 16 MiB: one request a member would be slower and run into the
-  Hub's limits. So a WebDataset of small images crosses the network twice, once to the driver;
+- tar: its headers (`jobs.sources.tar_headers`). Members larger than some 100 KB are skipped, at one request of 64 KiB
+  each. A tar of smaller ones, or a compressed one, is read once from end to end, in requests of up to 16 MiB: one
+  request a member would be slower and run into the Hub's limits. So a WebDataset of small images crosses the network
+  twice, once to the driver;
 - JSON Lines, JSON, CSV: the file, once.
 """
 
 import csv
+import gzip
 import io
 import json
+import lzma
 import re
-import tarfile
+import zlib
 from pathlib import PurePosixPath
 from typing import cast
 
 import pyarrow.parquet as pq
 from huggingface_hub import HfFileSystem
 
+from jobs.sources.tar_headers import TarError, members
+
 __all__ = ["CountError", "Headers", "count_rows"]
 
 _LEAST_WINDOW, _MOST_WINDOW = 1 << 16, 1 << 24  # bytes fetched at a time while looking for headers
 _TEXT_BLOCK = 1 << 22
 _COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
+_OPEN = {".gz": gzip.open, ".xz": lzma.open}  # of compressed tars
+# What a file that is not what its name says raises; not OSError, which is what the network raises too.
+_UNSOUND = (TarError, EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError, UnicodeDecodeError, json.JSONDecodeError)
 
 
 class CountError(ValueError):
@@ -38,7 +46,7 @@ def count_rows(fs: HfFileSystem, address: str) -> int:
         raise CountError(f"rows of {kind or 'such'} files cannot be counted; {', '.join(_COUNT)} can")
     try:
         return _COUNT[kind](fs, path)
-    except (tarfile.TarError, UnicodeDecodeError, json.JSONDecodeError, csv.Error) as error:
+    except (*_UNSOUND, csv.Error) as error:
         raise CountError(f"it is no sound {kind} file: {error}") from None
 
 
@@ -55,14 +63,21 @@ def _parquet(fs: HfFileSystem, path: str) -> int:
 def _tar(fs: HfFileSystem, path: str) -> int:
     """Samples of a WebDataset: runs of members whose names are equal up to the first dot of the last part."""
     num_samples, last = 0, None
-    with fs.open(path, cache_type="none") as file, tarfile.open(fileobj=Headers(file), mode="r:") as tar:
-        for member in tar:
+    with fs.open(path, cache_type="none") as file, _uncompressed(file, path) as tar:
+        for member in members(tar):
             key = re.match(r"((?:.*/)?[^./][^./]*)\.[^/]*$", member.name)
-            if member.isreg() and key and not PurePosixPath(member.name).name.startswith("__"):
+            if member.is_file and key and not PurePosixPath(member.name).name.startswith("__"):
                 num_samples += key[1] != last
                 last = key[1]
-            tar.members = []  # pyright: ignore[reportAttributeAccessIssue]  # else it keeps them all; not in the stubs
+    if not num_samples:
+        raise CountError("it has no samples: a tar of files such as 000.jpg and 000.txt is read")
     return num_samples
+
+
+def _uncompressed(file, path: str) -> io.IOBase:
+    """A tar's bytes. Those of a compressed one are read from end to end."""
+    opened = _OPEN.get(PurePosixPath(path).suffix.lower())
+    return opened(Headers(file)) if opened else Headers(file)
 
 
 class Headers(io.RawIOBase):
