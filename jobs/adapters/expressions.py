@@ -12,6 +12,7 @@ Rejected: each adapter in Spark SQL and again in Python (two implementations tha
 Connect, which need no JVM (only a server evaluates them).
 """
 
+import base64
 import json
 import operator
 import re
@@ -100,6 +101,13 @@ def _kept(elements: list, is_kept: Callable[..., Any]) -> list:
     return [element for element, keep in zip(elements, _each(elements, is_kept), strict=True) if keep]
 
 
+def _from_base64(text: str) -> bytes | None:
+    try:
+        return base64.b64decode(text, validate=True)
+    except ValueError:
+        return None
+
+
 def _as_json(value: Any) -> str | None:
     """JSON as Spark writes it: without fields that are null."""
     value = _without_nulls(value)
@@ -138,6 +146,12 @@ class Expression:
         lambda value: value.rlike(r"\S"), _strict(lambda value: re.search(r"\S", value, re.ASCII) is not None)
     )
     has = _operation(lambda value, text: value.contains(text), _strict(lambda value, text: text in value))
+    starts = _operation(lambda value, text: value.startswith(text), _strict(lambda value, text: value.startswith(text)))
+    start = _operation(lambda value, num: F.substring(value, 1, num), _strict(lambda value, num: value[:num]))
+    base64 = _operation(  # the bytes behind the last comma, as in a data: URI; null when they are no base64
+        lambda value: F.try_to_binary(F.substring_index(value, ",", -1), F.lit("base64")),
+        _strict(lambda value: _from_base64(value.rpartition(",")[2])),
+    )
     join = _operation(F.concat, _strict(lambda *texts: "".join(texts)))
     split = _operation(F.split, _strict(lambda value, pattern: re.split(pattern, value)))
     unwrap = _operation(  # matches of a pattern become what its first group matches

@@ -16,10 +16,7 @@ What else a turn has goes to the chat template (`EXTRAS`), or says whether the t
 column `system` is a first message, a column `tools` goes to the template.
 """
 
-import operator
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import reduce
 from typing import Self
 
 from pyspark.sql.types import ArrayType, DataType, IntegerType, LongType, StringType
@@ -27,6 +24,20 @@ from pyspark.sql.types import ArrayType, DataType, IntegerType, LongType, String
 from jobs.adapters import expressions as E
 from jobs.adapters.adapter import Adapter, Sample
 from jobs.adapters.columns import ColumnError, Columns, Field, Turns, element_of, field_of, media_kind, turns_of
+from jobs.adapters.conversation import (
+    TYPES,
+    as_text,
+    embedded,
+    from_uri,
+    given_to_template,
+    has_marker,
+    is_untrained,
+    part_of,
+    reason_of,
+    reason_of_indices,
+    reason_of_urls,
+    split,
+)
 from jobs.adapters.expressions import Expression
 from jobs.adapters.parts import CONTENT, MEDIA, media, medium, message, pairs, part, placeholders, value
 from packing_udfs.config import Source
@@ -34,15 +45,8 @@ from packing_udfs.config import Source
 __all__ = ["Messages", "Text"]
 
 _ROLES = {"human": "user", "gpt": "assistant", "chatgpt": "assistant", "model": "assistant"}
-_KNOWN_ROLES = ("system", "developer", "user", "assistant", "tool")
 EXTRAS = ("tool_calls", "function_call", "reasoning_content")  # fields of a turn that a template renders
 _TRAIN = ("weight", "train")  # 0 and false: the turn is not trained
-# Types of parts, of chat templates and of OpenAI's two APIs, as the chat-template form names them.
-_TYPES = {
-    **dict.fromkeys(("text", "input_text", "output_text"), "text"),
-    **dict.fromkeys(("image", "image_url", "input_image"), "image"),
-    **dict.fromkeys(("video", "video_url", "input_video"), "video"),
-}
 
 
 @dataclass(frozen=True)
@@ -64,7 +68,7 @@ class Messages(Adapter):
         if turns is None:
             return None
         found = cls(turns, columns.images(), columns.videos(), *_beside(columns))
-        return found if found.images or found.videos or found.embedded else None
+        return found if found.images or found.videos or found.embedded or found.url else None
 
     @property
     def fields(self) -> tuple[Field, ...]:
@@ -80,22 +84,34 @@ class Messages(Adapter):
         return inner if is_image else None
 
     @property
+    def url(self) -> Field | None:
+        """The field of a content's parts that holds an image's address: text, or a struct with `url`."""
+        inner = field_of(element_of(self.turns.kinds[1]), "image_url")
+        found = inner and (inner.inner("url") or inner)
+        return found if found and isinstance(found.kind, StringType) else None
+
+    @property
     def is_sharegpt(self) -> bool:
         return self.turns.names[0].lower() == "from"
 
     def make(self, source: Source) -> Sample:
         turns = E.once(pairs(self.turns))
         videos = E.once(media(self.videos, null_is_none=True))
-        if self.embedded and not self.images:
-            images = E.once(_embedded(turns, self.embedded))
-        else:
-            images = E.once(media(self.images, null_is_none=True))
         said = E.once(turns.transform(self._message))
-        reason = E.coalesce(_reason(said), self._reason_of_turns(turns), self._reason_of_markers(source, said))
+        reason = E.coalesce(reason_of(said), self._reason_of_turns(turns), self._reason_of_markers(source, said))
+        if self.images:
+            images = E.once(media(self.images, null_is_none=True))
+        elif image := self.embedded:
+            images = E.once(embedded(turns, image, lambda given: medium(given, image.kind)))
+        elif self.url:
+            images = E.once(embedded(turns, self.url, from_uri))
+            reason = E.coalesce(reason, reason_of_urls(turns, self.url))
+        else:
+            images = E.constant([], MEDIA)
         messages = said if self.is_sharegpt else self._with_placeholders(said, images, videos)
         if self.index:
             chosen = E.once(self._chosen(turns))
-            reason = E.coalesce(reason, _reason_of_indices(chosen, images))
+            reason = E.coalesce(reason, reason_of_indices(chosen, images))
             images = E.when(chosen.size() == 0, images, chosen.transform(lambda i: images.get(i)))
         if self.system:
             text = value(self.system)
@@ -106,13 +122,13 @@ class Messages(Adapter):
             first = E.array(message("system", E.array(part("text", text))))
             messages = E.when(E.coalesce(text.has_words(), False), E.concat(first, messages), messages)
         sample = Sample(messages, E.concat(images, videos), reason)
-        return replace(sample, tools=_as_text(self.tools, value(self.tools))) if self.tools else sample
+        return replace(sample, tools=as_text(self.tools, value(self.tools))) if self.tools else sample
 
     def _message(self, turn: Expression) -> Expression:
         role = turn["first"].lower().renamed(_ROLES)
         fields = {field.name.lower(): field for field in self.turns.more}
-        extra = {name: _given(fields[name], turn[name]) for name in EXTRAS if name in fields}
-        trains = _is_untrained(fields, turn)
+        extra = {name: given_to_template(fields[name], turn[name]) for name in EXTRAS if name in fields}
+        trains = is_untrained(fields, turn)
         if trains is not None:
             extra["train"] = E.when(trains, False)
         content = self._content(turn["second"])
@@ -125,19 +141,19 @@ class Messages(Adapter):
         kind = self.turns.kinds[1]
         if isinstance(kind, ArrayType):
             type_, text = (found.name for name in ("type", "text") if (found := field_of(kind.elementType, name)))
-            return content.transform(lambda given: _part(given[type_], given[text]))
+            return content.transform(lambda given: part_of(given[type_], given[text]))
         if self.is_sharegpt and (self.images or self.videos):
             return self._split(content)
         return E.when(~content.is_null(), E.array(part("text", content)))
 
-    def _split(self, text: Expression) -> Expression:
-        return _split(text, has_images=bool(self.images or self.embedded), has_videos=bool(self.videos))
+    def split(self, text: Expression) -> Expression:
+        return split(text, has_images=bool(self.images or self.embedded), has_videos=bool(self.videos))
 
     def _with_placeholders(self, messages: Expression, images: Expression, videos: Expression) -> Expression:
         """The messages, with images and videos where a placeholder or a marker is, else before the first question."""
         parts = E.once(messages.transform(lambda said: said["content"]).flatten())
         is_placed = parts.any(lambda one: ~(one["type"] == "text"))
-        is_marked = parts.any(lambda one: _has_marker(one["text"]))
+        is_marked = parts.any(lambda one: has_marker(one["text"]))
         first = E.coalesce(messages.transform(lambda said: said["role"]).index_of("user"), 0)
         before = placeholders(images.size(), videos.size())
 
@@ -166,7 +182,7 @@ class Messages(Adapter):
         name, kind = self.index.name, type_.name
 
         def of_turn(turn: Expression) -> Expression:
-            images = turn["second"].filter(lambda given: given[kind].renamed(_TYPES) == "image")
+            images = turn["second"].filter(lambda given: given[kind].renamed(TYPES) == "image")
             return E.coalesce(images.transform(lambda given: given[name]), E.constant([], "array<bigint>"))
 
         found = E.coalesce(turns.transform(of_turn).flatten(), E.constant([], "array<bigint>"))
@@ -198,9 +214,7 @@ class Text(Messages):
         turns = _turns(columns)
         return None if turns is None else cls(turns, (), (), *_beside(columns))
 
-    @property
-    def embedded(self) -> None:
-        return None
+    embedded = url = None
 
     def _with_placeholders(self, messages: Expression, images: Expression, videos: Expression) -> Expression:
         return messages
@@ -210,7 +224,7 @@ class Text(Messages):
         if source.adapter == "text":
             return E.constant(None, "string")
         parts = messages.transform(lambda said: said["content"]).flatten()
-        is_marked = parts.any(lambda one: (one["type"] == "text") & _has_marker(one["text"]))
+        is_marked = parts.any(lambda one: (one["type"] == "text") & has_marker(one["text"]))
         return E.when(
             is_marked, "image_count: <image> or <video> in a source without; `adapter: text` takes it for text"
         )
@@ -244,92 +258,8 @@ def _beside(columns: Columns) -> tuple[Field | None, Field | None]:
     return system, tools
 
 
-def _as_text(field: Field, given: Expression) -> Expression:
-    """JSON of a column: its text where it is JSON already, null where there is none."""
-    if isinstance(field.kind, StringType):
-        return E.when(given.has_words(), given)
-    return E.as_json(given)
-
-
-def _given(field: Field, given: Expression) -> Expression:
-    """A field of a turn for the template, null for an empty one."""
-    if isinstance(field.kind, StringType):
-        return E.when(given.has_words(), given)
-    return E.when(given.size() > 0, given) if isinstance(field.kind, ArrayType) else given
-
-
-def _is_untrained(fields: Mapping[str, Field], turn: Expression) -> Expression | None:
-    """Whether a turn says that it is not to be trained; None where no turn can."""
-    found = [turn["weight"] == 0] if "weight" in fields else []
-    found += [~turn["train"]] if "train" in fields else []
-    return reduce(operator.or_, [E.coalesce(one, False) for one in found]) if found else None
-
-
-def _has_marker(text: Expression) -> Expression:
-    return E.coalesce(text.has("<image>") | text.has("<video>"), False)
-
-
-def _reason_of_indices(chosen: Expression, images: Expression) -> Expression:
-    """Images that no part names."""
-    is_off = (chosen.size() > 0) & ~(chosen.distinct().size() == images.size())
-    return E.when(is_off, "image_count: the parts' `index` does not name each image")
-
-
 def _is_content(kind: DataType) -> bool:
     """Whether a content is text, or a list of parts with a type and a text."""
     if isinstance(kind, ArrayType):
         return all(field_of(kind.elementType, name) for name in ("type", "text"))
     return isinstance(kind, StringType)
-
-
-def _embedded(turns: Expression, image: Field) -> Expression:
-    """The images inside the parts of the content, in their order."""
-
-    def of_turn(turn: Expression) -> Expression:
-        parts = turn["second"].filter(lambda given: ~given[image.name].is_null())
-        return E.coalesce(parts.transform(lambda given: medium(given[image.name], image.kind)), E.constant([], MEDIA))
-
-    return E.coalesce(turns.transform(of_turn).flatten(), E.constant([], MEDIA))
-
-
-def _part(kind: Expression, text: Expression) -> Expression:
-    kind = kind.renamed(_TYPES)
-    return part(kind, E.when(kind == "text", text))
-
-
-def _split(text: Expression, *, has_images: bool, has_videos: bool) -> Expression:
-    """The parts of a text with `<image>` and `<video>` in it; a line break on each side of a marker goes with it.
-
-    "<image>\\nWhat is it?" ─▶ [image, "What is it?"]
-    """
-    markers = {"<image>": "image" if has_images else "video"} | ({"<video>": "video"} if has_videos else {})
-    alone = text.unwrap(f"\\n?({'|'.join(markers)})\\n?")
-    pieces = alone.split("|".join(f"(?<={marker})|(?={marker})" for marker in markers))
-
-    def of_piece(piece: Expression) -> Expression:
-        is_marker = piece.is_in(tuple(markers))
-        return part(E.when(is_marker, piece.renamed(markers), "text"), E.when(~is_marker, piece))
-
-    parts = pieces.filter(lambda piece: ~(piece == "")).transform(of_piece)
-    return E.when(parts.size() == 0, E.array(part("text", text)), parts)
-
-
-def _reason(messages: Expression) -> Expression:
-    parts = messages.transform(lambda said: said["content"]).flatten()  # null when a content is
-    is_missing = (
-        (messages.size() == 0)
-        | messages.any(lambda said: said["role"].is_null() | said["content"].is_null() | _says_nothing(said))
-        | parts.any(lambda one: one["type"].is_null() | ((one["type"] == "text") & one["text"].is_null()))
-    )
-    strange = messages.transform(lambda said: said["role"]).filter(lambda role: ~role.is_in(_KNOWN_ROLES))
-    is_unknown = parts.any(lambda one: ~one["type"].is_in(("text", "image", "video")))
-    unsupported = E.when(is_unknown, "part_unsupported")
-    role = E.constant("role_unknown: ", "string").join(strange.get(0))
-    return E.when(is_missing, "texts_missing", E.when(strange.size() > 0, role, unsupported))
-
-
-def _says_nothing(said: Expression) -> Expression:
-    """Whether it is an answer without words, images and calls of tools."""
-    says = said["content"].any(lambda one: ~(one["type"] == "text") | E.coalesce(one["text"].has_words(), False))
-    calls = E.coalesce(said["extra"].has("_call"), False)
-    return (said["role"] == "assistant") & ~says & ~calls

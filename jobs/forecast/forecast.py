@@ -108,7 +108,9 @@ def forecast(config: Config, *, max_rows: int = 4096, global_batch_size: int = 3
     _check_rows_used(sources)
     samples = draw(sources, max_rows, encoder, settings(config, sources), config.output.retry_seconds)
     if not any(len(block.amounts) for sample in samples for block in sample.blocks):
-        raise ConfigError(f"sources: none of {sum(s.num_rows_read for s in samples)} rows read can be packed")
+        reasons = metrics.add(block.quarantine for sample in samples for block in sample.blocks)
+        told = "".join(f"\n  {count:>10,}  {reason}" for reason, count in sorted(reasons.items()))
+        raise ConfigError(f"sources: none of {sum(s.num_rows_read for s in samples)} rows read can be packed{told}")
     return describe(config, samples, plan, head, global_batch_size, num_executors)
 
 

@@ -74,20 +74,23 @@ class Ledger:
                 )
 
     def check_quarantine(self, max_fraction: float, quarantine: pa.Table) -> None:
-        """Raises QualityError, with each reason and one of its rows, when too large a share of rows is quarantined.
+        """Raises QualityError, with each reason and one of its rows, when too large a share of rows is quarantined, or
+        all that there is.
 
         `quarantine`: contract.QUARANTINE_SCHEMA.
         """
         num_rows = self.count() - self.count(outcome=NOT_SAMPLED)
         quarantined = self.count(outcome="quarantined") - self.count(reason="taken_down")
-        if quarantined > max_fraction * num_rows:
+        is_all = quarantined > 0 and not self.count(outcome="packed")
+        if quarantined > max_fraction * num_rows or is_all:
             lines = [
                 f"  {count:>10,}  {reason:<20} {_example(quarantine, reason)}"
                 for reason, count in sorted(self.reasons().items())
             ]
             raise QualityError(
                 f"quality.max_quarantine_fraction: {quarantined} of {num_rows} rows ({quarantined / num_rows:.1%}) "
-                f"are quarantined, more than {max_fraction:.1%}; nothing was published\n" + "\n".join(lines)
+                f"are quarantined, {'and none is left' if is_all else f'more than {max_fraction:.1%}'}; nothing was "
+                "published\n" + "\n".join(lines)
             )
 
 

@@ -28,7 +28,7 @@ _JSON_BLOCK = 1 << 26  # a row is smaller
 def read_folder(fs: HfFileSystem, address: str, features: Features, rows: slice, batch_rows: int) -> Iterator[pa.Table]:
     """The rows of a metadata file with the bytes of their files, as tables of `features` and `batch_rows` rows.
 
-    Raises ValueError for a file name that leads out of the folder, FileNotFoundError for one that is not there.
+    A file that is not there, and one whose name leads out of the folder, has no bytes: its row is quarantined.
     """
     table = _metadata(fs, address.removeprefix("hf://"))[rows]
     folder = posixpath.dirname(address.removeprefix("hf://"))
@@ -74,8 +74,11 @@ def _files(fs: HfFileSystem, pool: ThreadPoolExecutor, folder: str, names: list)
             return None
         path = posixpath.normpath(posixpath.join(folder, name))
         if not path.startswith(f"{folder}/") or "://" in name:
-            raise ValueError(f"{folder}: the file name {name!r} leads out of the folder")
-        return {"bytes": fs.cat_file(path), "path": name}
+            return {"bytes": None, "path": name}
+        try:
+            return {"bytes": fs.cat_file(path), "path": name}
+        except FileNotFoundError:
+            return {"bytes": None, "path": name}
 
     if any(isinstance(name, list) for name in names):
         return [some if some is None else list(pool.map(fetch, some)) for some in names]

@@ -123,6 +123,23 @@ def test_the_index_of_a_part_chooses_its_image(spark):
     assert found[4].images[0] is None  # there is no sixth image: image_missing
 
 
+@pytest.mark.parametrize("nested", [True, False])
+def test_images_in_data_uris_are_read_and_others_are_named(spark, nested):
+    kind = pa.struct([("url", pa.string())]) if nested else pa.string()
+    one = pa.struct([("type", pa.string()), ("text", pa.string()), ("image_url", kind)])
+    turn = pa.struct([("role", pa.string()), ("content", pa.list_(one))])
+
+    def shown(url: str) -> dict:
+        parts = [{"type": "image_url", "image_url": {"url": url} if nested else url}, {"type": "text", "text": "?"}]
+        return {"messages": [{"role": "user", "content": parts}]}
+
+    urls = ("data:image/png;base64,MQ==", "https://x.y/z.png", "data:image/png;base64,***")
+    found = samples(spark, pa.Table.from_pylist(list(map(shown, urls)), pa.schema([("messages", pa.list_(turn))])))
+    assert (said(found[0]), images(found[0])) == ([("user", IMG, "?")], ["1"])
+    assert found[1].reason == "field_unsupported: image_url https://x.y/z.png is not fetched"
+    assert found[2].images[0].bytes is None  # image_missing
+
+
 # Calls of tools, reasoning, and what is not to be trained
 
 CALL = pa.struct([("id", pa.string()), ("function", pa.struct([("name", pa.string()), ("arguments", pa.string())]))])

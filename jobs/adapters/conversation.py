@@ -1,0 +1,137 @@
+"""Expressions of a conversation: parts of a content, markers in texts, images in parts, and what makes no sample."""
+
+import operator
+from collections.abc import Callable, Mapping
+from functools import reduce
+
+from pyspark.sql.types import ArrayType, StringType
+
+from jobs.adapters import expressions as E
+from jobs.adapters.columns import Field
+from jobs.adapters.expressions import Expression
+from jobs.adapters.parts import MEDIA, part
+
+__all__ = [
+    "TYPES",
+    "as_text",
+    "embedded",
+    "from_uri",
+    "given_to_template",
+    "has_marker",
+    "is_untrained",
+    "part_of",
+    "reason_of",
+    "reason_of_indices",
+    "reason_of_urls",
+    "split",
+]
+
+# Types of parts, of chat templates and of OpenAI's two APIs, as the chat-template form names them.
+TYPES = {
+    **dict.fromkeys(("text", "input_text", "output_text"), "text"),
+    **dict.fromkeys(("image", "image_url", "input_image"), "image"),
+    **dict.fromkeys(("video", "video_url", "input_video"), "video"),
+}
+_KNOWN_ROLES = ("system", "developer", "user", "assistant", "tool")
+
+
+def as_text(field: Field, given: Expression) -> Expression:
+    """JSON of a column: its text where it is JSON already, null where there is none."""
+    if isinstance(field.kind, StringType):
+        return E.when(given.has_words(), given)
+    return E.as_json(given)
+
+
+def given_to_template(field: Field, given: Expression) -> Expression:
+    """A field of a turn for the template, null for an empty one."""
+    if isinstance(field.kind, StringType):
+        return E.when(given.has_words(), given)
+    return E.when(given.size() > 0, given) if isinstance(field.kind, ArrayType) else given
+
+
+def is_untrained(fields: Mapping[str, Field], turn: Expression) -> Expression | None:
+    """Whether a turn says that it is not to be trained; None where no turn can."""
+    found = [turn["weight"] == 0] if "weight" in fields else []
+    found += [~turn["train"]] if "train" in fields else []
+    return reduce(operator.or_, [E.coalesce(one, False) for one in found]) if found else None
+
+
+def has_marker(text: Expression) -> Expression:
+    return E.coalesce(text.has("<image>") | text.has("<video>"), False)
+
+
+def reason_of_indices(chosen: Expression, images: Expression) -> Expression:
+    """Images that no part names."""
+    is_off = (chosen.size() > 0) & ~(chosen.distinct().size() == images.size())
+    return E.when(is_off, "image_count: the parts' `index` does not name each image")
+
+
+def embedded(turns: Expression, field: Field, made: Callable[[Expression], Expression]) -> Expression:
+    """What is made of a field of the parts of the content, in their order, where there is one: images."""
+
+    def at(given: Expression) -> Expression:
+        return reduce(lambda struct, name: struct[name], field.path, given)
+
+    def of_turn(turn: Expression) -> Expression:
+        parts = turn["second"].filter(lambda given: ~at(given).is_null())
+        return E.coalesce(parts.transform(lambda given: made(at(given))), E.constant([], MEDIA))
+
+    return E.coalesce(turns.transform(of_turn).flatten(), E.constant([], MEDIA))
+
+
+def from_uri(uri: Expression) -> Expression:
+    """The image in a data: URI. Other addresses stop the row."""
+    return E.struct(bytes=uri.base64(), path=E.constant(None, "string"))
+
+
+def reason_of_urls(turns: Expression, url: Field) -> Expression:
+    def at(given: Expression) -> Expression:
+        return reduce(lambda struct, name: struct[name], url.path, given)
+
+    urls = turns.transform(lambda turn: turn["second"].transform(at)).flatten()
+    others = urls.filter(lambda one: ~one.is_null() & ~one.starts("data:"))
+    told = E.constant("field_unsupported: image_url ", "string").join(others.get(0).start(100), " is not fetched")
+    return E.when(others.size() > 0, told)
+
+
+def part_of(kind: Expression, text: Expression) -> Expression:
+    kind = kind.renamed(TYPES)
+    return part(kind, E.when(kind == "text", text))
+
+
+def split(text: Expression, *, has_images: bool, has_videos: bool) -> Expression:
+    """The parts of a text with `<image>` and `<video>` in it; a line break on each side of a marker goes with it.
+
+    "<image>\\nWhat is it?" ─▶ [image, "What is it?"]
+    """
+    markers = {"<image>": "image" if has_images else "video"} | ({"<video>": "video"} if has_videos else {})
+    alone = text.unwrap(f"\\n?({'|'.join(markers)})\\n?")
+    pieces = alone.split("|".join(f"(?<={marker})|(?={marker})" for marker in markers))
+
+    def of_piece(piece: Expression) -> Expression:
+        is_marker = piece.is_in(tuple(markers))
+        return part(E.when(is_marker, piece.renamed(markers), "text"), E.when(~is_marker, piece))
+
+    parts = pieces.filter(lambda piece: ~(piece == "")).transform(of_piece)
+    return E.when(parts.size() == 0, E.array(part("text", text)), parts)
+
+
+def reason_of(messages: Expression) -> Expression:
+    parts = messages.transform(lambda said: said["content"]).flatten()  # null when a content is
+    is_missing = (
+        (messages.size() == 0)
+        | messages.any(lambda said: said["role"].is_null() | said["content"].is_null() | _says_nothing(said))
+        | parts.any(lambda one: one["type"].is_null() | ((one["type"] == "text") & one["text"].is_null()))
+    )
+    strange = messages.transform(lambda said: said["role"]).filter(lambda role: ~role.is_in(_KNOWN_ROLES))
+    is_unknown = parts.any(lambda one: ~one["type"].is_in(("text", "image", "video")))
+    unsupported = E.when(is_unknown, "part_unsupported")
+    role = E.constant("role_unknown: ", "string").join(strange.get(0))
+    return E.when(is_missing, "texts_missing", E.when(strange.size() > 0, role, unsupported))
+
+
+def _says_nothing(said: Expression) -> Expression:
+    """Whether it is an answer without words, images and calls of tools."""
+    says = said["content"].any(lambda one: ~(one["type"] == "text") | E.coalesce(one["text"].has_words(), False))
+    calls = E.coalesce(said["extra"].has("_call"), False)
+    return (said["role"] == "assistant") & ~says & ~calls
