@@ -126,7 +126,7 @@ class Source(_Model):
     """How rows become samples. auto chooses by the columns."""
     columns: dict[str, str] = {}
     """The adapter's names of columns and the source's own, as in {caption: txt, messages: json.turns}."""
-    ignore: tuple[str, ...] = ()
+    ignore: list[str] = []
     """Columns, and fields of turns as messages.name, to leave out without a word."""
     limit: int | None = Field(default=None, ge=1)
     """About how many rows to use, chosen by hash. All rows when not set."""

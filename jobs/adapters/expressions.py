@@ -152,7 +152,7 @@ class Expression:
         lambda value: F.try_to_binary(F.substring_index(value, ",", -1), F.lit("base64")),
         _strict(lambda value: _from_base64(value.rpartition(",")[2])),
     )
-    join = _operation(F.concat, _strict(lambda *texts: "".join(texts)))
+    join = _operation(lambda *texts: F.concat(*map(F.lit, texts)), _strict(lambda *texts: "".join(texts)))
     split = _operation(F.split, _strict(lambda value, pattern: re.split(pattern, value)))
     unwrap = _operation(  # matches of a pattern become what its first group matches
         lambda value, pattern: F.regexp_replace(value, pattern, "$1"),

@@ -146,7 +146,7 @@ class Messages(Adapter):
             return self._split(content)
         return E.when(~content.is_null(), E.array(part("text", content)))
 
-    def split(self, text: Expression) -> Expression:
+    def _split(self, text: Expression) -> Expression:
         return split(text, has_images=bool(self.images or self.embedded), has_videos=bool(self.videos))
 
     def _with_placeholders(self, messages: Expression, images: Expression, videos: Expression) -> Expression:

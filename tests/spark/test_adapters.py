@@ -43,7 +43,7 @@ def plain_of(row) -> PlainSample:
     """A row that Spark made, as the plain adapters make it."""
     values = row.asDict(recursive=True)
     images = values["images"] and [i and {**i, "bytes": i["bytes"] and bytes(i["bytes"])} for i in values["images"]]
-    return PlainSample(values["messages"], images, values["reason"], values["num_turns_dropped"])
+    return PlainSample(values["messages"], images, values["reason"], values["num_turns_dropped"], values["tools"])
 
 
 def said(row) -> list[tuple]:
