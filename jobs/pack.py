@@ -69,10 +69,10 @@ def run(config: Config, spark: SparkSession | None = None, *, spark_conf: str | 
     """
     spark = active_session(spark)  # first: no job can run in some sessions
     processor = fetch(config.processor.path, config.processor.revision)
-    vision_unit = check_budgets(config, processor)
     output = open_output(config)
     output.check_token()
     sources = [pin(source, f"sources.{i}", config.output.retry_seconds) for i, source in enumerate(config.sources)]
+    vision_unit = check_budgets(config, processor, sources)
 
     head = output.read_head()
     plan = _plan(config, sources, head)

@@ -33,6 +33,7 @@ class Adapter(ABC):
     NEEDS: ClassVar[str]  # columns, as an error names them
     USES: ClassVar[tuple[str, ...]]  # names that `sources.N.columns` may give a column for
     videos: tuple[Field, ...]  # columns
+    has_images: ClassVar[bool] = True  # whether its samples can have images, or videos, which become images
 
     @classmethod
     @abstractmethod

@@ -214,6 +214,7 @@ class Text(Messages):
         turns = _turns(columns)
         return None if turns is None else cls(turns, (), (), *_beside(columns))
 
+    has_images = False
     embedded = url = None
 
     def _with_placeholders(self, messages: Expression, images: Expression, videos: Expression) -> Expression:

@@ -100,8 +100,8 @@ def forecast(config: Config, *, max_rows: int = 4096, global_batch_size: int = 3
             f"{MAX_OPERATIONS} that the Hub takes in time"
         )
     processor = fetch(config.processor.path, config.processor.revision)
-    check_budgets(config, processor)
     sources = [pin(source, f"sources.{i}", config.output.retry_seconds) for i, source in enumerate(config.sources)]
+    check_budgets(config, processor, sources)
     head = open_output(config).read_head()
     plan = plan_shards(config, sources, head)
     encoder = Encoder(processor.load(), config.pack.train_on)

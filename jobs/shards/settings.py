@@ -11,11 +11,11 @@ from packing_udfs.shard.pack_shard import PackSettings
 __all__ = ["check_budgets", "settings"]
 
 
-def check_budgets(config: Config, processor: ProcessorFiles) -> str:
-    """The unit of vision cost. Raises ConfigError for budgets that no image fits."""
+def check_budgets(config: Config, processor: ProcessorFiles, sources: Sequence[PinnedSource]) -> str:
+    """The unit of vision cost. Raises ConfigError for budgets that no image fits, where a source has images."""
     encoder = Encoder(processor.load(), config.pack.train_on)
     image = encoder.expand((64, 64))
-    if len(image.ids) >= config.pack.seq_len:
+    if len(image.ids) >= config.pack.seq_len and any(pinned.adapter.has_images for pinned in sources):
         raise ConfigError(
             f"pack.seq_len: {config.pack.seq_len} is too small: one small image takes {len(image.ids)} tokens with "
             f"{config.processor.path}; use more"
