@@ -9,7 +9,8 @@ from pathlib import Path
 from jobs.command import fail, log_to_stderr, new_parser
 from jobs.output.interface import OutputError, PublishError
 from jobs.published.take_out import take_down
-from jobs.published.takedown_proof import NUM_SHOWN, SharedImagesError, TakedownError, Wanted, some_of
+from jobs.published.takedown_proof import NUM_SHOWN, SharedImagesError, some_of
+from jobs.published.wanted import TakedownError, Wanted, ids_of, where_of
 from packing_udfs.storage.folders import is_folder
 
 __all__ = ["main"]
@@ -21,10 +22,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--repo", required=True, help="the packed dataset, owner/name or a folder")
     parser.add_argument("--ids", help="sample_ids, with commas between them; they may be negative: --ids -77,12")
     parser.add_argument("--ids-file", metavar="FILE", help="a file of sample_ids, one a line")
-    parser.add_argument("--where", metavar="source=NAME", help="all samples of a source, as sample_sources names it")
+    parser.add_argument(
+        "--where", action="append", nargs="+", metavar="NAME=VALUE", default=[],
+        help="samples by where they come from, as `jobs.inspect` shows it: source=NAME, file=PATH, row=NUMBER, or "
+        "several of them; may be given again",
+    )  # fmt: skip
     parser.add_argument("--processor", help="where the processor is, if not where the manifest says")
     args = parser.parse_args(_joined(sys.argv[1:] if argv is None else argv))
-    if args.ids is None and args.ids_file is None and args.where is None:
+    if args.ids is None and args.ids_file is None and not args.where:
         parser.error("which samples? one of --ids, --ids-file and --where is needed; what several name is all taken")
     log_to_stderr()
     try:
@@ -65,16 +70,12 @@ def _joined(argv: Sequence[str]) -> list[str]:
 
 
 def _wanted(args: argparse.Namespace) -> Wanted:
-    source, ids = None, set()
-    if args.where is not None:
-        name, _, source = args.where.partition("=")
-        if name != "source" or not source:
-            raise TakedownError(f"--where: {args.where!r} is refused: must be source=NAME")
+    ids = set()
     if args.ids is not None:
-        ids |= _parsed("--ids", args.ids)
+        ids |= ids_of("--ids", args.ids)
     if args.ids_file is not None:
-        ids |= _parsed("--ids-file", _read(args.ids_file))
-    return Wanted(frozenset(ids), source)
+        ids |= ids_of("--ids-file", _read(args.ids_file))
+    return Wanted(frozenset(ids), tuple(map(where_of, args.where)))
 
 
 def _read(path: str) -> str:
@@ -84,15 +85,6 @@ def _read(path: str) -> str:
         raise TakedownError(f"--ids-file: {path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
         raise TakedownError(f"--ids-file: {path} is not text in UTF-8") from None
-
-
-def _parsed(option: str, text: str) -> set[int]:
-    words = text.replace(",", " ").split()
-    if odd := next((word for word in words if not re.fullmatch(r"[+-]?\d+", word)), None):
-        raise TakedownError(f"{option}: {odd!r} is refused: ids are whole numbers, as `sample_ids` has them")
-    if not words:
-        raise TakedownError(f"{option}: there are none")
-    return {int(word) for word in words}
 
 
 if __name__ == "__main__":

@@ -128,6 +128,8 @@ class Source(_Model):
     """The adapter's names of columns and the source's own, as in {caption: txt, messages: json.turns}."""
     ignore: list[str] = []
     """Columns, and fields of turns as messages.name, to leave out without a word."""
+    keep: list[str] = []
+    """Columns, and fields as json.url, that go with each sample, as JSON in sample_kept: licences, ids, addresses."""
     limit: int | None = Field(default=None, ge=1)
     """About how many rows to use, chosen by hash. All rows when not set."""
     weight: float = Field(default=1.0, gt=0, le=100)

@@ -11,6 +11,8 @@ Worked example, two samples of 3 and 2 tokens, the first with one image of 2 pla
     sample_lengths     [3, 2]                       sums to len(input_ids)
     sample_num_images  [1, 0]                       image 0 belongs to sample 0
     image_num_tokens   [2]
+    sample_files       ["a.parquet", "b.parquet"]   where the samples come from: a file of the source …
+    sample_rows        [7, 0]                       … and the row in it, from 0
 
 Every field is nullable at every level, because `datasets` recognises an `Image` only as a nullable
 `struct<bytes: binary, path: string>`.
@@ -49,7 +51,7 @@ __all__ = [
     "writer_options",
 ]
 
-VERSION = 1
+VERSION = 2
 IGNORE_INDEX = -100
 REPORT = "report.json"
 MANIFEST_JSON = "manifest/{split}.json"
@@ -80,6 +82,7 @@ SAMPLE_SCHEMA = pa.schema(
         ("messages", pa.list_(MESSAGE)),  # chat-template form; an image is {"type": "image", "text": None}
         ("tools", pa.string()),  # a JSON list of the tools that the conversation may call, for the template
         ("images", pa.list_(IMAGE)),  # in the order of their placeholders
+        ("kept", pa.string()),  # a JSON object of the row's columns that `sources.N.keep` names, null without one
         ("reason", pa.string()),  # why the adapter could not make a sample of the row, else null; "reason: detail"
         ("num_turns_dropped", pa.int32()),  # turns below a minimum rating
     ]
@@ -111,6 +114,9 @@ PACK_COLUMNS = {
     "image_sizes": Column("image", IMAGE_SIZE),
     "sample_ids": Column("sample", pa.int64(), keeps="sample_id"),
     "sample_sources": Column("sample", pa.string(), keeps="source"),
+    "sample_files": Column("sample", pa.string(), keeps="file"),
+    "sample_rows": Column("sample", pa.int64(), keeps="row"),
+    "sample_kept": Column("sample", pa.string(), keeps="kept"),
     "num_tokens": Column("pack", pa.int32()),
     "num_label_tokens": Column("pack", pa.int32()),
     "num_images": Column("pack", pa.int32()),

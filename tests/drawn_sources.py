@@ -6,6 +6,7 @@ in runs of RUN, whose answers have a mean length of their own.
 """
 
 import io
+from collections.abc import Mapping
 from functools import cache
 
 import numpy as np
@@ -49,14 +50,22 @@ def _turn(rng: np.random.Generator, mean: float, name: str) -> dict:
     return {"user": f"{name}: {question}?", "assistant": answer}
 
 
-def upload(repo: str, made: list[dict], *, num_files: int = 4, row_group_size: int = 100) -> str:
-    """A dataset repository with these rows; returns its name."""
+def size_of(row: dict) -> tuple[int, int]:
+    """(height, width) of a row's first image."""
+    return Image.open(io.BytesIO(row["images"][0]["bytes"])).size[::-1]
+
+
+def upload(
+    repo: str, made: list[dict], *, num_files: int = 4, row_group_size: int = 100, more: Mapping[str, str] | None = None
+) -> str:
+    """A dataset repository with these rows; returns its name. `more`: columns beside FineVision's, and their types."""
+    schema = pa.schema([*SCHEMA, *(more or {}).items()])
     api, operations = HfApi(), []
     api.create_repo(repo, repo_type="dataset")
     for i in range(num_files):
         out = io.BytesIO()
         part = made[i * len(made) // num_files : (i + 1) * len(made) // num_files]
-        pq.write_table(pa.Table.from_pylist(part, SCHEMA), out, row_group_size=row_group_size)
+        pq.write_table(pa.Table.from_pylist(part, schema), out, row_group_size=row_group_size)
         operations.append(CommitOperationAdd(f"data/train-{i:05d}-of-{num_files:05d}.parquet", out.getvalue()))
     api.create_commit(repo, operations, commit_message="add", repo_type="dataset")
     return repo

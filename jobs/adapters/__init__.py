@@ -10,6 +10,7 @@ from jobs.adapters.adapter import Adapter
 from jobs.adapters.captions import Captions
 from jobs.adapters.columns import ColumnError, Columns
 from jobs.adapters.finevision import FineVision
+from jobs.adapters.kept import kept_fields
 from jobs.adapters.messages import Messages, Text
 from jobs.adapters.samples import PlainSample, plain_samples, to_samples
 from jobs.adapters.unused import unused_fields
@@ -22,10 +23,12 @@ __all__ = [
     "ColumnError",
     "PlainSample",
     "choose",
+    "kept_fields",
     "name_of",
     "plain_samples",
     "to_samples",
     "unused_fields",
+    "why",
 ]
 
 # In the order in which they are tried.
@@ -58,6 +61,15 @@ def choose(schema: StructType, source: Source) -> Adapter:
     raise ColumnError(
         f"no adapter knows the columns {columns}; name them in `columns`, as in {{caption: txt}}. Adapters need{needs}"
     )
+
+
+def why(adapter: Adapter, source: Source) -> str:
+    """Why a source has its adapter, in words."""
+    if source.adapter != "auto":
+        return "named by the configuration"
+    before = list(ADAPTERS)[: list(ADAPTERS).index(name_of(adapter))]
+    others = f"; not {', '.join(before)}, for lack of columns" if before else ""
+    return f"auto, by {adapter.NEEDS}{others}"
 
 
 def name_of(adapter: Adapter) -> str:

@@ -12,7 +12,7 @@ Only types are looked at here, before Spark starts.
 import re
 from dataclasses import dataclass
 
-from pyspark.sql.types import ArrayType, BinaryType, DataType, StringType, StructType
+from pyspark.sql.types import ArrayType, BinaryType, DataType, NullType, StringType, StructType
 
 __all__ = ["ColumnError", "Columns", "Field", "Turns", "element_of", "field_of", "media_kind", "turns_of"]
 
@@ -60,7 +60,7 @@ class Columns:
         """The first of the names that the source has. Raises ColumnError for a given name that it does not have."""
         for name in names:
             if name in self._given:
-                return self._at(self._given[name])
+                return self.at(self._given[name])
         for name in names:
             found = field_of(self.schema, name) or self._in_json(name)
             if found:
@@ -80,9 +80,10 @@ class Columns:
         for name, path in self._given.items():
             if name not in known:
                 raise ColumnError(f"no adapter has a column {name!r}; they have {', '.join(known)}", "columns")
-            self._at(path)
+            self.at(path)
 
-    def _at(self, path: str) -> Field:
+    def at(self, path: str, setting: str = "columns") -> Field:
+        """The column, or the field inside columns, at a path with dots. Raises ColumnError, which names the setting."""
         whole = field_of(self.schema, path)  # WebDataset's names have dots themselves
         if whole:
             return whole
@@ -90,7 +91,7 @@ class Columns:
         for name in path.split("."):
             inner = found.inner(name)
             if inner is None:
-                raise ColumnError(f"there is no column {path!r}; there are {self}", "columns")
+                raise ColumnError(f"there is no column {path!r} with values; there are {self}", setting)
             found = inner
         return found
 
@@ -123,7 +124,7 @@ def element_of(kind: DataType) -> DataType:
 
 
 def field_of(kind: DataType, name: str) -> Field | None:
-    """A struct's field by its name in any case; None for another type.
+    """A struct's field by its name in any case; None for another type, and for a field that is null in every row.
 
     Raises ColumnError when several names differ in case alone.
     """
@@ -134,7 +135,8 @@ def field_of(kind: DataType, name: str) -> Field | None:
         raise ColumnError(
             f"the columns {', '.join(f.name for f in same)} differ in case alone, which Spark cannot read"
         )
-    return Field((same[0].name,), same[0].dataType) if same else None
+    has_values = bool(same) and not isinstance(same[0].dataType, NullType)
+    return Field((same[0].name,), same[0].dataType) if has_values else None
 
 
 @dataclass(frozen=True)

@@ -43,9 +43,7 @@ def with_copies(samples: DataFrame, source: Source, num_rows: int, seed: int) ->
     is_used = F.col("copy") >= 0
     changed = {
         "copy": F.greatest("copy", F.lit(0)),
-        "messages": F.when(is_used, F.col("messages")),
-        "tools": F.when(is_used, F.col("tools")),
-        "images": F.when(is_used, F.col("images")),
+        **{name: F.when(is_used, F.col(name)) for name in ("messages", "tools", "images", "kept")},
         "reason": F.when(is_used, F.col("reason")).otherwise(NOT_SAMPLED),
         "num_turns_dropped": F.when(is_used, F.col("num_turns_dropped")).otherwise(0),
     }

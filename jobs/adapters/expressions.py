@@ -108,6 +108,10 @@ def _from_base64(text: str) -> bytes | None:
         return None
 
 
+def _to_json(value: Column) -> Column:
+    return F.to_json(value, {"timeZone": "UTC"})  # whatever zone the session is in
+
+
 def _as_json(value: Any) -> str | None:
     """JSON as Spark writes it: without fields that are null."""
     value = _without_nulls(value)
@@ -186,7 +190,7 @@ class Expression:
 
 constant = _operation(lambda value, kind: F.lit(value).cast(kind), lambda value, kind: value)
 as_json = _operation(  # of a struct or a list; null for an empty one
-    lambda value: F.when(~F.to_json(value).isin("{}", "[]"), F.to_json(value)), lambda value: _as_json(value)
+    lambda value: F.when(~_to_json(value).isin("{}", "[]"), _to_json(value)), lambda value: _as_json(value)
 )
 when = _operation(  # of a condition, a value, and a value otherwise, or null
     lambda condition, value, otherwise=None: F.when(condition, value).otherwise(otherwise),

@@ -215,7 +215,14 @@ class Text(Messages):
         return None if turns is None else cls(turns, (), (), *_beside(columns))
 
     has_images = False
-    embedded = url = None
+
+    @property
+    def embedded(self) -> None:
+        return None
+
+    @property
+    def url(self) -> None:
+        return None
 
     def _with_placeholders(self, messages: Expression, images: Expression, videos: Expression) -> Expression:
         return messages

@@ -12,7 +12,9 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from jobs.adapters.adapter import Adapter
+from jobs.adapters.columns import Field
 from jobs.adapters.expressions import evaluate, select
+from jobs.adapters.kept import kept_of
 from jobs.adapters.provenance import FILE, ROW
 from packing_udfs.config import Source
 from packing_udfs.contract import SAMPLE_SCHEMA
@@ -44,13 +46,13 @@ def plain_samples(rows: Iterable[dict[str, Any]], adapter: Adapter, source: Sour
     return [PlainSample(**made) if made["reason"] is None else PlainSample(**made | _NOTHING) for made in found]
 
 
-def to_samples(rows: DataFrame, adapter: Adapter, source: Source) -> DataFrame:
-    """A source's rows, with their provenance, as samples. No Python touches a row.
+def to_samples(rows: DataFrame, adapter: Adapter, source: Source, kept: tuple[Field, ...] = ()) -> DataFrame:
+    """A source's rows, with their provenance and what they keep, as samples. No Python touches a row.
 
     The number of a row that repeats another tells so (`jobs.sources.hub_rows`). It has the reason `REPEATED`, and its
     images are counted but empty.
     """
-    made = select(rows, (FILE, ROW), vars(adapter.make(source)))
+    made = select(rows, (FILE, ROW), vars(adapter.make(source)) | {"kept": kept_of(kept)})
     usable, repeats = F.col("reason").isNull(), F.col(ROW) < 0
     samples = made.select(
         F.lit(source.name).alias("source"),
@@ -60,6 +62,7 @@ def to_samples(rows: DataFrame, adapter: Adapter, source: Source) -> DataFrame:
         F.when(usable & ~repeats, F.col("messages")).cast(_TYPES["messages"].dataType).alias("messages"),
         F.when(usable & ~repeats, F.col("tools")).alias("tools"),
         F.when(usable, F.col("images")).cast(_TYPES["images"].dataType).alias("images"),
+        F.when(usable & ~repeats, F.col("kept")).alias("kept"),
         F.when(usable & repeats, REPEATED).otherwise(F.col("reason")).alias("reason"),
         F.col("num_turns_dropped").cast("int").alias("num_turns_dropped"),
     )

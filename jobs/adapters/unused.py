@@ -7,10 +7,10 @@ change what is said, such as a system message: leaving them out would train some
 
 from collections.abc import Iterator
 
-from pyspark.sql.types import ArrayType, DataType, StructType
+from pyspark.sql.types import ArrayType, DataType, NullType, StructType
 
 from jobs.adapters.adapter import Adapter
-from jobs.adapters.columns import ColumnError, element_of, media_kind
+from jobs.adapters.columns import ColumnError, Field, element_of, media_kind
 from packing_udfs.config import Source
 
 __all__ = ["unused_fields"]
@@ -19,12 +19,14 @@ CONVERSATIONS = ("messages", "conversations", "texts")
 SAID = ("system", "tools")  # columns that change what a conversation says
 
 
-def unused_fields(schema: StructType, adapter: Adapter, source: Source) -> tuple[str, ...]:
-    """Columns, and fields of structs and turns as `column.field`, that the adapter does not use and nobody ignores.
+def unused_fields(
+    schema: StructType, adapter: Adapter, source: Source, kept: tuple[Field, ...] = ()
+) -> tuple[str, ...]:
+    """Columns, and fields of structs and turns as `column.field`, that are not used, not kept and not ignored.
 
     Raises ColumnError for one that must not be left out, and for a name in `ignore` that there is not.
     """
-    paths = [field.path for field in adapter.fields]
+    paths = [field.path for field in (*adapter.fields, *kept)]
     found = {name: kind for name, kind in _unused(schema, (), paths) if not name.startswith("__")}
     strange = [name for name in source.ignore if name not in found]
     if strange:
@@ -50,6 +52,8 @@ def _unused(kind: StructType, before: tuple[str, ...], paths: list[tuple[str, ..
 
 
 def _check_may_stay(name: str, kind: DataType) -> None:
+    if isinstance(kind, NullType):
+        return
     remedy = f"`ignore: [{name}]` leaves it out"
     if isinstance(media_kind(kind), StructType):
         what = "images" if isinstance(kind, ArrayType) else "an image"

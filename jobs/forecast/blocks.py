@@ -25,6 +25,7 @@ from datasets.exceptions import DatasetsError
 
 from jobs.adapters import PlainSample, plain_samples
 from jobs.adapters.provenance import FILE, ROW
+from jobs.forecast.drawn_rows import DrawnRow, draw_rows
 from jobs.output.retries import HUB_ERRORS, one_line, retrying
 from jobs.shards.ledger import Ledger
 from jobs.sources.pin import open_reader
@@ -43,6 +44,7 @@ T = TypeVar("T")
 # What reading a source raises: the Hub, the network, Arrow, and `datasets` for files of another format.
 READ_ERRORS = (*HUB_ERRORS, pa.ArrowException, DatasetsError, tarfile.TarError)
 BLOCK_ROWS = 64
+NUM_DRAWN = 3  # rows of a source that are looked at
 NUM_FILES = 16  # files that are opened where only first rows can be read
 
 
@@ -57,6 +59,7 @@ class Block:
     num_duplicates: int
     quarantine: dict[str, int]  # rows by reason
     amounts: Amounts  # of each sample that can be packed
+    drawn: list[DrawnRow]  # some of the rows, to be looked at
 
 
 def draw_blocks(
@@ -80,13 +83,14 @@ def draw_blocks(
         except READ_ERRORS as error:
             raise SourceError(f"{field}.repo: rows of {pinned.source.repo} cannot be read: {one_line(error)}") from None
 
-    reader, num_bytes = ask(open_reader, pinned), 0
+    reader, num_bytes, num_drawn = ask(open_reader, pinned), 0, 0
     seen: set[int] | None = set() if settings.duplicates == "drop" else None
     for part in _choose(reader, pinned, num_rows, key):
         rows = ask(_read, reader, part)
         if rows:
-            block = make_block(rows, pinned, encoder, settings, seen)
+            block = make_block(rows, pinned, encoder, settings, seen, NUM_DRAWN - num_drawn)
             yield block
+            num_drawn += len(block.drawn)
             num_bytes += block.num_bytes
         if num_bytes >= max_bytes:
             return
@@ -115,11 +119,17 @@ def _read(reader: RowReader, part: Slice) -> list[dict]:
 
 
 def make_block(
-    rows: list[dict], pinned: PinnedSource, encoder: Encoder, settings: PackSettings, seen: set[int] | None
+    rows: list[dict],
+    pinned: PinnedSource,
+    encoder: Encoder,
+    settings: PackSettings,
+    seen: set[int] | None,
+    num_drawn: int = 0,
 ) -> Block:
     """What the job makes of rows with their provenance.
 
-    `seen`: ids of the samples of earlier blocks; this block's are added. None keeps duplicates.
+    `seen`: ids of the samples of earlier blocks; this block's are added. None keeps duplicates. `num_drawn`: of the
+    first rows, to be looked at.
     """
     samples = plain_samples(rows, pinned.adapter, pinned.source)
     fresh = []
@@ -131,6 +141,7 @@ def make_block(
         seen.update(row["sample_id"] for row in fresh)
     packed = pack_shard(pd.DataFrame(fresh, columns=SAMPLE_SCHEMA.names, dtype=object), encoder, settings)
     ledger = Ledger(packed.ledger)
+    places = [(row[FILE], row[ROW]) for row in rows[:num_drawn]]
     units = [unit for group in packed.groups for pack in group for unit in pack]
     return Block(
         num_rows=len(rows),
@@ -140,13 +151,14 @@ def make_block(
         num_duplicates=len(rows) - len(fresh) + ledger.count(outcome="duplicate"),
         quarantine=ledger.reasons(),
         amounts=amounts_of([unit.encoded for unit in units]),
+        drawn=list(draw_rows(places, packed, encoder)),
     )
 
 
 def _sample_row(sample_id: int, row: dict, sample: PlainSample, source: str) -> dict:
     """A row of `contract.SAMPLE_SCHEMA`."""
     provenance = {"source": source, "file": row[FILE], "row": row[ROW]}
-    return {"sample_id": sample_id, **provenance, "copy": 0, **sample._asdict()}
+    return {"sample_id": sample_id, **provenance, "copy": 0, "kept": None, **sample._asdict()}
 
 
 def _sample_id(sample: PlainSample, row: dict) -> int:
@@ -155,7 +167,7 @@ def _sample_id(sample: PlainSample, row: dict) -> int:
         content = [row[FILE], row[ROW]]
     else:
         images = [hashlib.sha256(i["bytes"] or b"").hexdigest() if i else None for i in sample.images or []]
-        content = [images, sample.messages]
+        content = [images, sample.messages, sample.tools]
     digest = hashlib.blake2b(json.dumps(content).encode(), digest_size=8).digest()
     return int.from_bytes(digest, signed=True)
 

@@ -7,12 +7,13 @@ memory and warnings. Upload bytes are before Xet's deduplication, which saves li
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from pydantic import BaseModel, Field
 
-from jobs.adapters import name_of
+from jobs.adapters import name_of, why
+from jobs.forecast.drawn_rows import DrawnRow
 from jobs.forecast.estimates import Estimate, Sample, Totals, draw, interval, packs, totals
 from jobs.output.commit_pace import COMMITS_AN_HOUR
 from jobs.output.hub_draft import num_commits
@@ -27,6 +28,7 @@ from packing_udfs import metrics
 from packing_udfs.config import Config, ConfigError
 from packing_udfs.encode.encoder import Encoder
 from packing_udfs.encode.processor import fetch
+from packing_udfs.published.trained_text import printable
 
 __all__ = ["Forecast", "SourceForecast", "as_json", "as_text", "better_row_groups", "forecast"]
 
@@ -51,8 +53,11 @@ class SourceForecast(BaseModel):
     num_rows_used: int
     num_rows_read: int
     adapter: str
+    why: str  # it is this adapter
     columns: list[str]  # that the adapter reads
-    unused: list[str]  # columns and fields that it does not
+    kept: list[str]  # columns that go with each sample
+    unused: list[str]  # columns and fields that are neither
+    drawn: list[DrawnRow]  # some rows, as they would be trained
 
 
 class Forecast(BaseModel):
@@ -187,7 +192,10 @@ def _describe_source(sample: Sample) -> SourceForecast:
         num_rows_read=sample.num_rows_read,
         adapter=name_of(pinned.adapter),
         columns=[field.name for field in pinned.adapter.fields],
+        why=why(pinned.adapter, pinned.source),
+        kept=[field.name for field in pinned.kept],
         unused=list(pinned.unused),
+        drawn=[row for block in sample.blocks for row in block.drawn],
     )
 
 
@@ -235,6 +243,18 @@ def as_json(found: Forecast) -> str:
     return json.dumps(found.model_dump(), indent=1, sort_keys=True, ensure_ascii=False)
 
 
+def _lines_of_columns(source: SourceForecast) -> Iterator[str]:
+    """What is made of a source's columns, and its drawn rows."""
+    yield f"    adapter {source.adapter} ({source.why})"
+    for name in ("columns", "kept", "unused"):
+        if names := getattr(source, name):
+            yield f"    {name:<8}{', '.join(names)}"
+    for row in source.drawn:
+        told = f"nothing is trained, {row.reason}" if row.reason else f"{row.num_tokens:,} tokens, trained between « »"
+        yield printable(f"    {row.file} row {row.row}: {told}")
+        yield from (f"      | {line}" for line in row.text.splitlines())
+
+
 def as_text(found: Forecast) -> str:
     """The forecast as lines for people."""
     commits = f"{found.num_commits:,} commit{'s' * (found.num_commits > 1)}"
@@ -243,8 +263,7 @@ def as_text(found: Forecast) -> str:
         lines.append(f"  {source.name}: {source.num_rows:,} rows, {source.num_bytes:,} bytes in "
                      f"{source.num_files:,} files; {source.num_rows_read:,} rows read, and by limit and weight "
                      f"{source.num_rows_used:,} used")  # fmt: skip
-        unused = f"; unused: {', '.join(source.unused)}" if source.unused else ""
-        lines.append(f"    adapter {source.adapter} by {', '.join(source.columns)}{unused}")
+        lines += _lines_of_columns(source)
     lines.append(f"{'':<34}{'estimate':>20}{'90 % interval':>38}")
     for name, field in Forecast.model_fields.items():
         if field.title:

@@ -4,13 +4,12 @@
     python -m jobs.inspect user/packed --sample -8233405489761510930
 
 Packs are numbered from 0 in the order of the manifest. Only one row group is read; to find a sample, also the column
-`sample_ids`. Text is decoded with the processor that the manifest names, or `--processor`. A pack knows its samples'
-sources (repo, configuration, split, commit), not their rows: `sample_ids` are hashes of their content.
+`sample_ids`. Text is decoded with the processor that the manifest names, or `--processor`. Each sample is shown with
+its source (repo, configuration, split, commit), the file and row that it came from, and what was kept of that row.
 """
 
 import io
-import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,14 +23,11 @@ from packing_udfs import walk
 from packing_udfs.manifest import Manifest
 from packing_udfs.published import pictures
 from packing_udfs.published.shape import ManifestInfo
+from packing_udfs.published.trained_text import COLOURS, MARKS, Decode, as_marked, pieces, printable
 
 __all__ = ["Place", "as_text", "describe", "find_sample", "locate", "page"]
 
 EDGE, QUALITY = 320, 82  # of images on the page: pixels of the longer side, JPEG's quality
-_COLOURS = {"response": ("\x1b[1;36m", "\x1b[0m"), "image": ("\x1b[33m", "\x1b[0m"), "prompt": ("", "")}
-_MARKS = {"response": ("«", "»"), "image": ("", ""), "prompt": ("", "")}
-
-Decode = Callable[[list[int]], str]  # token ids to text
 
 
 @dataclass(frozen=True)
@@ -67,9 +63,9 @@ def find_sample(packed: Packed, found: Manifest, sample_id: int) -> list[int]:
 def describe(packed: Packed, found: Manifest, number: int, decode: Decode | None) -> dict[str, Any]:
     """A pack in plain values, for a page's template. `decode`: None leaves token ids.
 
-    {"place", "seq_len", "vision_unit", "drawn": as `pictures.draw`, "samples": [{"id", "sources": where from,
-    "num_tokens", "num_label_tokens", "images": [{"height", "width", "format", "num_bytes", "num_tokens", "path",
-    "jpeg"}], "pieces": [{"kind": "prompt", "response" or "image", "text"}]}], "source_names", "is_decoded"}
+    {"place", "seq_len", "vision_unit", "drawn": as `pictures.draw`, "samples": [{"id", "sources": where from, "files",
+    "rows", "kept": of which row, "num_tokens", "num_label_tokens", "images": [{"height", "width", "format",
+    "num_bytes", "num_tokens", "path", "jpeg"}], "pieces": as `trained_text.pieces`}], "source_names", "is_decoded"}
     """
     place = locate(found, number)
     row_group = packed.row_group(place.file, place.row_group)
@@ -109,7 +105,8 @@ def _samples(pack: dict[str, Any], token: int | None, decode: Decode) -> Iterato
     for sample in walk.samples(pack):
         ids, labels = np.asarray(sample["input_ids"]), np.asarray(sample["labels"])
         own = [next(images) for _ in sample["images"]]
-        yield {"images": own, "pieces": list(_pieces(ids, labels, own, token, decode))}
+        origin = {name: sample[f"sample_{name}"] for name in ("files", "rows", "kept")}
+        yield origin | {"images": own, "pieces": list(pieces(ids, labels, own, token, decode))}
 
 
 def _images(pack: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -128,31 +125,6 @@ def _images(pack: dict[str, Any]) -> Iterator[dict[str, Any]]:
         }
 
 
-def _pieces(
-    ids: np.ndarray, labels: np.ndarray, images: Sequence[dict[str, Any]], token: int | None, decode: Decode
-) -> Iterator[dict[str, str]]:
-    """A sample's text in runs of trained and untrained tokens; each image is one piece."""
-    placeholders = np.flatnonzero(ids == (-1 if token is None else token))
-    at = 0
-    for image, part in zip(images, walk.slices([image["num_tokens"] for image in images]), strict=True):
-        if part.stop > len(placeholders):
-            break  # jobs.validate reports it
-        start, stop = int(placeholders[part.start]), int(placeholders[part.stop - 1]) + 1
-        yield from _text(ids[at:start], labels[at:start], decode)
-        size = f"{image['width']} × {image['height']}, {stop - start:,} tokens"
-        yield {"kind": "image", "text": f"[image {image['number']}: {size}]"}
-        at = stop
-    yield from _text(ids[at:], labels[at:], decode)
-
-
-def _text(ids: np.ndarray, labels: np.ndarray, decode: Decode) -> Iterator[dict[str, str]]:
-    at = 0
-    for is_trained, num_tokens in pictures.runs((labels >= 0).astype(np.int8)):
-        text = decode(ids[at : at + num_tokens].tolist())
-        yield {"kind": "response" if is_trained else "prompt", "text": text}
-        at += num_tokens
-
-
 def as_text(found: dict[str, Any], colours: bool = False) -> str:
     """A pack for a terminal: trained text in colour, or between « and »."""
     place, pack = found["place"], found["drawn"]
@@ -167,9 +139,9 @@ def as_text(found: dict[str, Any], colours: bool = False) -> str:
         lines += ["", f"sample {number}  {sample['id']}: {sample['num_tokens']:,} tokens, "
                       f"{sample['num_label_tokens']:,} trained, of {sample['source']}"]  # fmt: skip
         lines += [f"  from {_origin(source)}" for source in sample["sources"]]
+        lines.append(f"  row {_row_line(sample)}")
         lines += [f"  image {_image_line(image)}" for image in sample["images"]]
-        marks = _COLOURS if colours else _MARKS
-        text = "".join(f"{marks[p['kind']][0]}{_printable(p['text'])}{marks[p['kind']][1]}" for p in sample["pieces"])
+        text = as_marked(sample["pieces"], COLOURS if colours else MARKS)
         lines += [f"  | {line}" for line in text.splitlines()]
     return "\n".join(lines)
 
@@ -178,14 +150,14 @@ def _num(count: int, what: str) -> str:
     return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
-def _printable(text: str) -> str:
-    """Text without control characters, which a terminal would obey."""
-    return re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", "\ufffd", text)
-
-
 def _origin(source: dict[str, str | None]) -> str:
     parts = [source["repo"], source["config"], source["split"]]
     return f"{' '.join(part for part in parts if part)} at {source['commit']}"
+
+
+def _row_line(sample: dict[str, Any]) -> str:
+    kept = f", {sample['kept']}" if sample["kept"] else ""
+    return printable(f"{sample['rows']} of {sample['files']}{kept}")
 
 
 def _image_line(image: dict[str, Any]) -> str:
@@ -204,4 +176,5 @@ def page(found: dict[str, Any], name: str) -> str:
         legend=strips.legend(found["source_names"]),
         origin=_origin,
         image_line=_image_line,
+        row_line=_row_line,
     )

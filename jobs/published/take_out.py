@@ -16,9 +16,11 @@ data (the bytes would stay), and dropping whole packs (ten samples go for one).
 
 import hashlib
 import json
+import operator
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import compress
 from pathlib import Path
 
 import pyarrow as pa
@@ -32,7 +34,8 @@ from jobs.pages.run import PICTURES
 from jobs.published import remainder
 from jobs.published.dataset import Packed, open_packed
 from jobs.published.remainder import TAKEN_DOWN, Gone, NewRevision, Remainder, RewrittenFile
-from jobs.published.takedown_proof import TakedownError, Wanted, prove
+from jobs.published.takedown_proof import prove
+from jobs.published.wanted import ORIGIN_COLUMNS, Origin, TakedownError, Wanted
 from packing_udfs import contract, walk
 from packing_udfs.config import parse
 from packing_udfs.encode.encoder import Encoder
@@ -119,7 +122,9 @@ def _plan(packed: Packed, split: str, wanted: Wanted) -> Remainder:
     for path in (path for path in packed.paths if path.startswith(folder) and path.endswith(".parquet")):
         table = packed.table(path)
         goes = [
-            row["reason"] != TAKEN_DOWN and wanted.takes(row["sample_id"], row["source"]) for row in table.to_pylist()
+            row["reason"] != TAKEN_DOWN
+            and wanted.takes(row["sample_id"], Origin(row["source"], row["file"], row["row"]))
+            for row in table.to_pylist()
         ]
         if any(goes):
             quarantine[path] = table.filter([not is_gone for is_gone in goes])
@@ -130,9 +135,10 @@ def _plan(packed: Packed, split: str, wanted: Wanted) -> Remainder:
 def _holds(packed: Packed, file: str, row_groups: Sequence[int], wanted: Wanted) -> bool:
     """Whether a file holds a sample that goes."""
     for index in row_groups:
-        table = packed.row_group(file, index, ["sample_ids", "sample_sources"])
-        ids, sources = (table[name].combine_chunks().flatten().to_pylist() for name in table.column_names)
-        if any(map(wanted.takes, ids, sources)):
+        names = ["sample_ids", *ORIGIN_COLUMNS]
+        table = packed.row_group(file, index, names)
+        ids, *origins = (table[name].combine_chunks().flatten().to_pylist() for name in names)
+        if any(map(wanted.takes, ids, map(Origin, *origins))):
             return True
     return False
 
@@ -142,7 +148,9 @@ def _nothing_found(repo: str, wanted: Wanted, already: set[int], plans: Mapping[
     why = f", and {num_already} of the ids were taken down already" if num_already else ""
     runs = [run for plan in plans.values() for run in plan.manifest.info["runs"]]
     names = sorted({source["name"] for run in runs for source in run["sources"]})
-    there = "" if wanted.source is None else f"; its sources are {', '.join(names)}"
+    there = f"; its sources are {', '.join(names)}" if wanted.where else ""
+    if any(where.file for where in wanted.where):
+        there += "; a row that repeats another was packed as that one, whose sample_id its content has"
     return TakedownError(f"{repo}: none of its samples is one of those to be taken down{why}; nothing was done{there}")
 
 
@@ -166,8 +174,8 @@ def _rewrite_file(
     packs = [pack for group in groups for pack in group]
     units = sorted((unit for pack in packs for unit in pack), key=lambda unit: (unit.sample_id, unit.source))
     at = {id(unit): i for i, unit in enumerate(units)}
-    gone = [unit for unit in units if wanted.takes(unit.sample_id, unit.source)]
-    stay = [unit for unit in units if not wanted.takes(unit.sample_id, unit.source)]
+    goes = [wanted.takes(unit.sample_id, _origin(unit)) for unit in units]
+    gone, stay = list(compress(units, goes)), list(compress(units, map(operator.not_, goes)))
     ids = [map(id, pack) for pack in packs]
     before = sums_of(units, [list(map(at.__getitem__, of_pack)) for of_pack in ids], how)
     rewritten = RewrittenFile(path=file, gone=[Gone.of_pack(unit) for unit in gone], before=before)
@@ -188,6 +196,10 @@ def _rewrite_file(
     return replace(rewritten, after=again.sums, num_bytes=local.stat().st_size, row_groups=row_groups)
 
 
+def _origin(unit: Unit) -> Origin:
+    return Origin(unit.source, unit.kept["sample_files"], unit.kept["sample_rows"])
+
+
 def _units(table: pa.Table, encoder: Encoder) -> list[list[Unit]]:
     """The packs of a row group as their samples."""
 
@@ -206,7 +218,7 @@ def _publish(repository: Output, head: Head, new: NewRevision, wanted: Wanted) -
     delete += head.left  # the samples may be in there too
     small = remainder.small_files(new, head, delete)
     ids = [sample.sample_id for part in parts for sample in part.gone]
-    told = json.dumps([head.commit, sorted(ids), wanted.source])
+    told = json.dumps([head.commit, sorted(ids), wanted.where])
     digest = hashlib.sha256(told.encode()).hexdigest()
     draft = repository.draft(head, Run(run=digest, shards=digest, num_shards=len(new.written)))
     for shard, file in enumerate(new.written.values()):

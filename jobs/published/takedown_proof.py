@@ -8,18 +8,14 @@ remember every sample's hashes in the first reading, which costs memory in every
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from jobs.published.remainder import NewRevision
+from jobs.published.wanted import ORIGIN_COLUMNS, Origin, TakedownError, Wanted
 from packing_udfs import walk
 
-__all__ = ["NUM_SHOWN", "SharedImagesError", "TakedownError", "Wanted", "prove", "some_of"]
+__all__ = ["NUM_SHOWN", "SharedImagesError", "prove", "some_of"]
 
 NUM_SHOWN = 20  # ids in a message
-
-
-class TakedownError(ValueError):
-    """A takedown that cannot be done as asked; the message says why. Nothing was published."""
 
 
 class SharedImagesError(TakedownError):
@@ -41,17 +37,6 @@ class SharedImagesError(TakedownError):
         )
 
 
-@dataclass(frozen=True)
-class Wanted:
-    """Which samples go: by id, and all of a source."""
-
-    ids: frozenset[int] = frozenset()
-    source: str | None = None
-
-    def takes(self, sample_id: int, source: str) -> bool:
-        return sample_id in self.ids or source == self.source
-
-
 def some_of(ids: Sequence[int]) -> str:
     """The first ids for a message: "1, 2 and 40 more"."""
     more = f" and {len(ids) - NUM_SHOWN:,} more" if len(ids) > NUM_SHOWN else ""
@@ -67,22 +52,23 @@ def prove(new: NewRevision, wanted: Wanted, hashes: set[bytes]) -> int:
     hashes, num_images, num_before = set(hashes), 0, -1
     while num_before < len(found):
         num_before, num_images = len(found), 0
-        for file, sample, digests in _samples(new):
-            assert not wanted.takes(*sample), f"{file}: sample {sample[0]} is still there"
+        for file, (sample_id, origin), digests in _samples(new):
+            assert not wanted.takes(sample_id, origin), f"{file}: sample {sample_id} is still there"
             num_images += len(digests)
             if not hashes.isdisjoint(digests):
-                found[sample] = file
+                found[sample_id, origin.source] = file
                 hashes.update(digests)
     if found:
         raise SharedImagesError(found)
     return num_images
 
 
-def _samples(new: NewRevision) -> Iterator[tuple[str, tuple[int, str], list[bytes]]]:
-    """File, (id, source) and the hashes of its images, of every sample of the new revision."""
-    columns = ["images", "sample_ids", "sample_sources", "sample_num_images"]
+def _samples(new: NewRevision) -> Iterator[tuple[str, tuple[int, Origin], list[bytes]]]:
+    """File, (id, origin) and the hashes of its images, of every sample of the new revision."""
+    columns = ["images", "sample_num_images", "sample_ids", *ORIGIN_COLUMNS]
     for row in (row for part in new.splits.values() for row in part.row_groups.to_pylist()):
         for pack in new.row_group(row["file"], row["row_group"], columns).to_pylist():
             for sample in walk.samples(pack):
                 digests = [hashlib.sha256(image["bytes"]).digest() for image in sample["images"]]
-                yield row["file"], (sample["sample_ids"], sample["sample_sources"]), digests
+                origin = Origin(*(sample[name] for name in ORIGIN_COLUMNS))
+                yield row["file"], (sample["sample_ids"], origin), digests

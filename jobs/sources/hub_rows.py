@@ -9,41 +9,66 @@
 """
 
 import re
+import tarfile
 from collections.abc import Iterator
 from itertools import islice
+from pickle import UnpicklingError
+from typing import Any, BinaryIO, cast
 
 import pyarrow as pa
-from datasets import ArrowBasedBuilder, DatasetBuilder, Features, IterableDataset
+from datasets import (
+    ArrowBasedBuilder,
+    DatasetBuilder,
+    Features,
+    Image,
+    IterableDataset,
+    List,
+    Video,
+    load_dataset_builder,
+)
+from datasets.packaged_modules import _EXTENSION_TO_MODULE, _MODULE_TO_EXTENSIONS
 from datasets.packaged_modules.folder_based_builder.folder_based_builder import FolderBasedBuilder
 from datasets.packaged_modules.parquet.parquet import Parquet
-from datasets.table import table_cast
-from huggingface_hub import HfFileSystem
+from datasets.packaged_modules.webdataset.webdataset import WebDataset
+from huggingface_hub import HfFileSystem, get_token
+from pyspark.sql.datasource import DataSource
 from pyspark_huggingface.huggingface_source import HuggingFaceSource
 
+from jobs.output.retries import one_line
 from jobs.sources.media_folder import METADATA_NAMES, read_folder
-from jobs.sources.reading import BATCH_ROWS, RowReader, Slice, plain_schema, read_parquet
+from jobs.sources.reading import BATCH_ROWS, RowReader, Slice, joined, read_parquet
 from jobs.sources.row_counts import count_rows
 
-__all__ = ["HubReader", "data_files", "features_of", "path_in_repo", "row_files"]
+__all__ = ["HubReader", "LenientTars", "data_files", "features_of", "open_dataset", "path_in_repo", "row_files"]
+
+# `datasets` reads any compressed tar and knows .tar.gz by its name. Its tables are the only place to name another.
+_EXTENSION_TO_MODULE.setdefault(".tgz", ("webdataset", {}))
+if ".tgz" not in _MODULE_TO_EXTENSIONS["webdataset"]:
+    _MODULE_TO_EXTENSIONS["webdataset"].append(".tgz")
 
 MEDIA_ROWS = 16  # rows in a batch when they have files of unknown size: images or videos
 SLICE_ROWS = 512
+NUM_FIRST = 16  # samples of a tar that tell its types
+# What `datasets` raises for a member whose content is not what its name says; the network raises OSError.
+_UNDECODABLE = (ValueError, TypeError, LookupError, EOFError, UnpicklingError, tarfile.TarError)
 
 
 class HubReader(RowReader):
     """Reads a split's files; with provenance, numbers their rows."""
 
     def __init__(
-        self, source: HuggingFaceSource, columns: list[str], with_provenance: bool = True, empties_repeats: bool = False
+        self, source: HuggingFaceSource, schema: pa.Schema, with_provenance: bool = True, empties_repeats: bool = False
     ):
-        """`columns`: those to read, as they are spelt in the source.
+        """`schema`: the columns to read, as they are spelt in the source, in plain types.
 
         `empties_repeats`: a row that repeats an earlier one of its slice comes without its images or videos
         (`jobs.sources.repeats`).
         """
         features = features_of(source)
-        self.features = Features({name: features[name] for name in columns})
-        self.schema = plain_schema(features, columns)
+        self.features = Features(
+            {name: _wanted(features[name], schema.field(name).type) for name in schema.names if name in features}
+        )
+        self.schema = schema
         self.with_provenance, self.empties_repeats = with_provenance, empties_repeats
         self.files = row_files(source)
         self.paths = [path_in_repo(file) for file in self.files]
@@ -53,7 +78,7 @@ class HubReader(RowReader):
         self._token, self._split = source.token, source.split
         # A task makes its own stream: one that is sent has torch's tensors in it, and workers may have no torch.
         self._builder: DatasetBuilder = source.builder
-        self._builder.info.features = features
+        self._builder.info.features = features if self.is_folder else self.features
         self._num_streams = _stream_of(source).num_shards
 
     def partitions(self) -> list[Slice]:
@@ -87,21 +112,98 @@ class HubReader(RowReader):
     def _parquet(self, part: Slice) -> Iterator[pa.Table]:
         fs, address = HfFileSystem(token=self._token), self.files[part.file].removeprefix("hf://")
         with fs.open(address, cache_type="none") as file:
-            for table in read_parquet(file, self.schema.names, part):
-                yield table_cast(table, self.features.arrow_schema)
+            yield from read_parquet(file, self.schema.names, part)
 
     def _examples(self, rows: Iterator[dict], part: Slice) -> Iterator[pa.Table]:
         num_read = 0
-        while some := list(islice(rows, MEDIA_ROWS)):
+        while True:
+            place = f"{self.paths[part.file] if self.paths else 'a file'}: one of the rows from {num_read} on"
+            try:
+                some = list(islice(rows, MEDIA_ROWS))
+            except _UNDECODABLE as error:
+                raise ValueError(f"{place} has a file that cannot be decoded: {one_line(error)}") from None
+            if not some:
+                return
             try:
                 yield pa.Table.from_pylist(some, self.features.arrow_schema)
             except (pa.ArrowException, TypeError) as error:
-                file = self.paths[part.file] if self.paths else "a file"
-                raise ValueError(
-                    f"{file}: one of the rows {num_read} to {num_read + len(some) - 1} is of other types than the "
-                    f"first rows of the dataset: {error}"
-                ) from None
+                raise ValueError(f"{place} is of other types than the first rows of the dataset: {error}") from None
             num_read += len(some)
+
+
+def _wanted(feature: Any, kind: pa.DataType) -> Any:
+    """A feature without the fields of structs that are not read; their types may differ from row to row."""
+    if isinstance(feature, dict) and pa.types.is_struct(kind):
+        there = {field.name: field.type for field in kind}
+        return {name: _wanted(inner, there[name]) for name, inner in feature.items() if name in there}
+    if isinstance(feature, List) and pa.types.is_list(kind):
+        return List(_wanted(feature.feature, kind.value_type), length=feature.length)
+    return feature
+
+
+def open_dataset(options: dict[str, str]) -> HuggingFaceSource:
+    """A split of a dataset. `options`: path, split, revision and config."""
+    try:
+        return HuggingFaceSource(options)
+    except (pa.ArrowException, ValueError):
+        split = options.get("split", "train")
+        builder = load_dataset_builder(options["path"], options.get("config"), revision=options.get("revision"))
+        files = (builder.config.data_files or {}).get(split)
+        if not isinstance(builder, WebDataset) or not files:
+            raise
+        builder.info.features = _features_of_tar(str(files[0]))
+        return LenientTars(options, builder, split)
+
+
+class LenientTars(HuggingFaceSource):
+    """A split of WebDataset tars, opened whatever its first samples differ in.
+
+    `datasets` takes the types of a dataset from its first five samples, and stops where these differ in a JSON field
+    or lack a file. Here the types that agree are taken, and a field whose types do not agree is void.
+    """
+
+    def __init__(self, options: dict[str, str], builder: DatasetBuilder, split: str):
+        DataSource.__init__(self, options)
+        self.builder, self.split, self.token, self.streaming = builder, split, get_token(), True
+        self.streaming_dataset = builder.as_streaming_dataset(split)
+
+
+def _features_of_tar(address: str) -> Features:
+    """The features of the first samples of a tar, of each field where they agree."""
+    path = address.removeprefix("hf://")
+    with HfFileSystem().open(path, "rb") as file, tarfile.open(fileobj=cast(BinaryIO, file), mode="r|*") as tar:
+        members = ((member.name, tar.extractfile(member)) for member in tar if member.isfile())
+        first = list(islice(WebDataset._get_pipeline_from_tar(address, members), NUM_FIRST))
+    kinds: dict[str, pa.DataType] = {}
+    for sample in first:
+        for name, value in sample.items():
+            kinds[name] = joined(kinds.get(name, pa.null()), _type_of(value), differ=_MIXED)
+    features = Features.from_arrow_schema(pa.schema([(name, _without_mixed(kind)) for name, kind in kinds.items()]))
+    for name in features:
+        extension = name.rpartition(".")[2].lower()
+        if extension in WebDataset.IMAGE_EXTENSIONS:
+            features[name] = Image()
+        elif extension in WebDataset.VIDEO_EXTENSIONS:
+            features[name] = Video()
+    return features
+
+
+_MIXED = pa.month_day_nano_interval()  # stands for types that do not agree; no JSON has values of it
+
+
+def _type_of(value: Any) -> pa.DataType:
+    try:
+        return pa.array([value]).type
+    except pa.ArrowException:  # of a list of numbers and texts
+        return _MIXED
+
+
+def _without_mixed(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_struct(kind):
+        return pa.struct([(field.name, _without_mixed(field.type)) for field in kind])
+    if pa.types.is_list(kind):
+        return pa.list_(_without_mixed(kind.value_type))
+    return pa.null() if kind == _MIXED else kind
 
 
 def _stream_of(source: HuggingFaceSource) -> IterableDataset:

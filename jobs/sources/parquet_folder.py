@@ -19,18 +19,19 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import astuple, dataclass
+from typing import BinaryIO, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
-from pyspark.sql.types import StructType
+from pyspark.sql.pandas.types import to_arrow_schema
 
 from jobs.adapters.provenance import FILE, ROW
-from jobs.sources.pinned import PinnedSource, SourceError, SourceFile, find_adapter, lacks
-from jobs.sources.reading import RowReader, Slice, plain_type, read_parquet
+from jobs.sources.json_values import has_json
+from jobs.sources.parquet_columns import FooterError, read_footer, use_of_files
+from jobs.sources.pinned import PinnedSource, SourceError, SourceFile
+from jobs.sources.reading import RowReader, Slice, read_parquet
 from packing_udfs.config import Source
 from packing_udfs.storage.folders import open_folder
 
@@ -96,69 +97,32 @@ def pin(source: Source, field: str) -> PinnedSource:
             footers = list(pool.map(lambda file: _footer(source.repo, file.path), listed))
     except (ValueError, OSError) as error:
         raise SourceError(f"{field}.repo: {error}") from None
-    schemas = [footer.schema.to_arrow_schema() for footer in footers]
-    columns = _columns(schemas)
-    schema = _spark_schema(columns)
-    adapter, unused = find_adapter(schema, source, field)
+    schemas = {file.path: footer.schema.to_arrow_schema() for file, footer in zip(listed, footers, strict=True)}
+    schema, use = use_of_files(schemas, source, field)
+    for path, name in ((path, name) for path in schemas for name in use.columns):
+        if name in schemas[path].names and has_json(schemas[path].field(name).type):
+            raise SourceError(
+                f"{field}.repo: {source.repo}: {path}: its column {name} holds JSON, which only sources on "
+                "the Hub decode; store it as text or as lists of parts, or put the files into a repository"
+            )
     files = tuple(SourceFile(f.path, f.num_bytes, m.num_rows) for f, m in zip(listed, footers, strict=True))
-    pinned = PinnedSource(source, _fingerprint(listed), files, adapter, unused=unused, schema=schema)
-    for file, found in zip(files, schemas, strict=True):
-        fault = _fault(found, columns, pinned.columns)
-        if fault:
-            raise SourceError(f"{field}.repo: {source.repo}: {file.path}: {fault}")
-    return pinned
+    return PinnedSource(source, _fingerprint(listed), files, schema=schema, **vars(use))
 
 
 def _footer(folder: str, path: str) -> pq.FileMetaData:
     fs, root = open_folder(folder)
     try:
         with fs.open(f"{root}/{path}", "rb") as file:
-            return pq.read_metadata(file)
-    except pa.ArrowException as error:
+            return read_footer(cast(BinaryIO, file))
+    except FooterError as error:
         raise ValueError(f"{folder}: {path}: {error}") from None
-
-
-def _columns(schemas: Iterable[pa.Schema]) -> dict[str, pa.DataType]:
-    """The columns of all files, in plain types, by the first file that has values of them."""
-    found: dict[str, pa.DataType] = {}
-    for schema in schemas:
-        for column in schema:
-            if not pa.types.is_null(column.type):
-                found.setdefault(column.name, plain_type(column.type))
-    return found
-
-
-def _spark_schema(columns: dict[str, pa.DataType]) -> StructType:
-    """The columns as Spark's, without those of types that it lacks, which no adapter needs."""
-    fields = []
-    for name, kind in columns.items():
-        try:
-            fields += from_arrow_schema(pa.schema([(name, kind)])).fields
-        except PySparkException:
-            continue
-    return StructType(fields)
-
-
-def _fault(schema: pa.Schema, columns: dict[str, pa.DataType], wanted: Sequence[str]) -> str:
-    """Why a file cannot be read: it lacks a column that is needed, or has it in another type; "" when it can."""
-    there = {column.name: plain_type(column.type) for column in schema}
-    for name in wanted:
-        kind = there.get(name, columns[name])
-        if kind != columns[name] and not pa.types.is_null(kind):
-            return lacks(wanted, there) or f"its column {name} is {kind}, in the files before it {columns[name]}"
-    return lacks(wanted, there)
 
 
 def rows(spark: SparkSession, pinned: PinnedSource) -> DataFrame:
     """The rows with the columns that the adapter reads and their provenance."""
     folder = _spark_path(pinned.source.repo)
-    read = spark.read.schema(_schema(pinned)).parquet(*(f"{folder}/{file.path}" for file in pinned.files))
+    read = spark.read.schema(pinned.read_schema).parquet(*(f"{folder}/{file.path}" for file in pinned.files))
     return read.select(*pinned.columns, _path_in(folder).alias(FILE), F.col("_metadata.row_index").alias(ROW))
-
-
-def _schema(pinned: PinnedSource) -> StructType:
-    assert pinned.schema is not None, "a folder is pinned with its columns"
-    return StructType([pinned.schema[name] for name in pinned.columns])
 
 
 def _spark_path(folder: str) -> str:
@@ -194,7 +158,7 @@ class FolderReader(RowReader):
     is_random = True
 
     def __init__(self, pinned: PinnedSource):
-        self.schema = to_arrow_schema(_schema(pinned))
+        self.schema = to_arrow_schema(pinned.read_schema)
         self.paths = [file.path for file in pinned.files]
         self._folder = pinned.source.repo
 

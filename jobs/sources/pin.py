@@ -5,31 +5,33 @@ files at the pinned commit (`jobs.sources.row_counts` says what that costs). The
 are not taken from the job's own reading. This module pins datasets on the Hub, `jobs.sources.parquet_folder` folders.
 """
 
-import json
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from functools import partial
+from typing import BinaryIO, TypeVar, cast
 
 import httpx2
 import pyarrow as pa
 import pyarrow.parquet as pq
-from datasets import Features, get_dataset_config_names, load_dataset_builder
+from datasets import get_dataset_config_names, load_dataset_builder
 from datasets.exceptions import DatasetsError
 from datasets.packaged_modules.parquet.parquet import Parquet
-from datasets.table import CastError, table_cast
 from huggingface_hub import HfApi, HfFileSystem, constants
 from huggingface_hub.errors import HfHubHTTPError, RepositoryNotFoundError, RevisionNotFoundError
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
 from pyspark_huggingface.huggingface_source import HuggingFaceSource
 
 from jobs import adapters
 from jobs.adapters.copies import with_copies
 from jobs.output.retries import one_line, retrying
 from jobs.sources import parquet_folder
-from jobs.sources.hub_rows import HubReader, data_files, features_of, path_in_repo, row_files
-from jobs.sources.huggingface import HuggingFace
+from jobs.sources.hub_rows import HubReader, data_files, features_of, open_dataset, path_in_repo, row_files
+from jobs.sources.huggingface import PROVENANCE, HuggingFace
 from jobs.sources.licenses import listed as listed_licenses
-from jobs.sources.pinned import PinnedSource, SourceError, SourceFile, find_adapter, lacks
+from jobs.sources.parquet_columns import FooterError, as_spark, read_footer, use_of_files
+from jobs.sources.pinned import PinnedSource, SourceError, SourceFile, use_of
 from jobs.sources.reading import RowReader, plain_schema
 from jobs.sources.row_counts import CountError, count_rows
 from packing_udfs.config import Source
@@ -37,6 +39,7 @@ from packing_udfs.storage.folders import is_folder
 
 __all__ = ["check_unchanged", "open_reader", "pin", "read", "to_samples"]
 
+T = TypeVar("T")
 _THREADS = 16  # of files counted at a time
 _FOOTER_BLOCK = 1 << 16  # bytes read at once from a file's end; a footer rarely needs more
 # What `datasets` raises for no files, or for files of another format than their names say.
@@ -62,16 +65,16 @@ def read(spark: SparkSession, pinned: PinnedSource, seed: int = 0, *, drops_dupl
     """
     if is_folder(pinned.source.repo):
         return to_samples(parquet_folder.rows(spark, pinned), pinned, seed)
-    options = {"provenance": "true", "columns": json.dumps(pinned.columns)}
-    options |= _options(pinned.source, pinned.commit)
+    options = {"provenance": "true"} | _options(pinned.source, pinned.commit)
     if drops_duplicates and not pinned.source.limit and pinned.source.weight == 1.0:
         options["empty_repeats"] = "true"
-    return to_samples(spark.read.format(HuggingFace.name()).options(**options).load(), pinned, seed)
+    schema = StructType(pinned.read_schema.fields + PROVENANCE)
+    return to_samples(spark.read.format(HuggingFace.name()).schema(schema).options(**options).load(), pinned, seed)
 
 
 def to_samples(rows: DataFrame, pinned: PinnedSource, seed: int) -> DataFrame:
     """What `read` makes of a source's rows with their provenance."""
-    samples = adapters.to_samples(rows, pinned.adapter, pinned.source)
+    samples = adapters.to_samples(rows, pinned.adapter, pinned.source, pinned.kept)
     return with_copies(samples, pinned.source, pinned.num_rows, seed)
 
 
@@ -85,7 +88,7 @@ def open_reader(pinned: PinnedSource) -> RowReader:
     """For reading some of a source without Spark: of a repository, what the tasks of `read` read with."""
     if is_folder(pinned.source.repo):
         return parquet_folder.FolderReader(pinned)
-    return HubReader(HuggingFaceSource(_options(pinned.source, pinned.commit)), pinned.columns)
+    return HubReader(open_dataset(_options(pinned.source, pinned.commit)), to_arrow_schema(pinned.read_schema))
 
 
 def _options(source: Source, commit: str) -> dict[str, str]:
@@ -96,10 +99,49 @@ def _options(source: Source, commit: str) -> dict[str, str]:
 def _pin(source: Source, field: str) -> PinnedSource:
     commit, licenses = _commit(source, field)
     opened = _open(source, field, commit)
-    features = features_of(opened)
-    adapter, unused = find_adapter(from_arrow_schema(plain_schema(features, list(features))), source, field)
-    pinned = PinnedSource(source, commit, (), adapter, licenses, unused)
-    return replace(pinned, files=_count(opened, field, pinned))
+    addresses = row_files(opened)
+    place, fs = f"{field}.repo: {source.repo}", HfFileSystem()
+    zipped = next((path_in_repo(file) for file in data_files(opened) if file.lower().endswith(".zip")), None)
+    if zipped:
+        raise SourceError(f"{place}: {zipped} is not read: unpack it, or store its samples as Parquet or in a tar")
+    if not addresses:
+        raise SourceError(f"{place} is a folder without metadata.csv, .jsonl or .parquet beside its files")
+    if isinstance(opened.builder, Parquet):
+        footers = _of_each(addresses, partial(_footer, fs), place)
+        schema, use = use_of_files(
+            {path: footer.schema.to_arrow_schema() for path, footer in footers.items()}, source, field
+        )
+        num_rows = {path: footer.num_rows for path, footer in footers.items()}
+    else:
+        features = features_of(opened)
+        kinds = plain_schema(features, list(features))
+        schema = as_spark(dict(zip(kinds.names, kinds.types, strict=True)))
+        use = use_of(schema, source, field)
+        num_rows = _of_each(addresses, partial(count_rows, fs), place)
+    sizes = [fs.info(file.removeprefix("hf://"))["size"] for file in data_files(opened)]
+    if len(addresses) < len(sizes):  # a folder of images: all that lies in it counts as the first metadata file's
+        sizes = [sum(sizes), *[0] * (len(addresses) - 1)]
+    files = tuple(SourceFile(path, size, num) for size, (path, num) in zip(sizes, num_rows.items(), strict=True))
+    return PinnedSource(source, commit, files, licenses=licenses, schema=schema, **vars(use))
+
+
+def _of_each(addresses: Sequence[str], look: Callable[[str], T], place: str) -> dict[str, T]:
+    """What `look` finds of each file, by its path. Raises SourceError, which names the file."""
+
+    def find(address: str) -> tuple[str, T]:
+        path = path_in_repo(address)
+        try:
+            return path, look(address)
+        except (CountError, FooterError) as error:
+            raise SourceError(f"{place}: {path}: {error}") from None
+
+    with ThreadPoolExecutor(_THREADS) as pool:
+        return dict(pool.map(find, addresses))
+
+
+def _footer(fs: HfFileSystem, address: str) -> pq.FileMetaData:
+    with fs.open(address.removeprefix("hf://"), block_size=_FOOTER_BLOCK) as file:
+        return read_footer(cast(BinaryIO, file))
 
 
 def _commit(source: Source, field: str) -> tuple[str, tuple[str, ...]]:
@@ -128,7 +170,7 @@ def _commit(source: Source, field: str) -> tuple[str, tuple[str, ...]]:
 def _open(source: Source, field: str, commit: str) -> HuggingFaceSource:
     try:
         _check_config_and_split(source, field, commit)
-        return HuggingFaceSource(_options(source, commit))
+        return open_dataset(_options(source, commit))
     except SourceError:
         raise
     except _DATASETS_ERRORS as error:
@@ -137,7 +179,24 @@ def _open(source: Source, field: str, commit: str) -> HuggingFaceSource:
                 f"{field}.repo: {source.repo} is gated: ask for access at {constants.ENDPOINT}/datasets/{source.repo}, "
                 "with the account whose token is in HF_TOKEN"
             ) from None
+        unsound = _unsound_parquet(source, commit)
+        if unsound:
+            raise SourceError(f"{field}.repo: {source.repo}: {unsound}") from None
         raise SourceError(f"{field}.repo: {source.repo} cannot be read as a dataset: {one_line(error)}") from None
+
+
+def _unsound_parquet(source: Source, commit: str) -> str:
+    """The first Parquet file without a sound footer, and what it has; "" where all are sound.
+
+    For the message alone: `datasets` does not name the file that it cannot read.
+    """
+    fs, paths = HfFileSystem(), HfApi().list_repo_files(source.repo, revision=commit, repo_type="dataset")
+    for path in (path for path in paths if path.endswith(".parquet")):
+        try:
+            _footer(fs, f"datasets/{source.repo}@{commit}/{path}")
+        except FooterError as error:
+            return f"{path}: {error}"
+    return ""
 
 
 def _check_config_and_split(source: Source, field: str, commit: str) -> None:
@@ -151,41 +210,3 @@ def _check_config_and_split(source: Source, field: str, commit: str) -> None:
     splits = list(load_dataset_builder(source.repo, source.config, revision=commit).config.data_files or {})
     if source.split not in splits:
         raise SourceError(f"{field}.split: {source.repo} has no split {source.split!r}; it has {', '.join(splits)}")
-
-
-def _count(opened: HuggingFaceSource, field: str, pinned: PinnedSource) -> tuple[SourceFile, ...]:
-    """The source's files with their sizes and rows. Raises SourceError for a file that does not fit the others."""
-    repo, fs, addresses = pinned.source.repo, HfFileSystem(), row_files(opened)
-    if not addresses:
-        raise SourceError(f"{field}.repo: {repo} is a folder without metadata.csv, .jsonl or .parquet beside its files")
-    features = features_of(opened)
-    wanted = Features({name: features[name] for name in pinned.columns})
-    is_parquet = isinstance(opened.builder, Parquet)
-
-    def count(address: str) -> int:
-        try:
-            return _check_parquet(fs, address, wanted) if is_parquet else count_rows(fs, address)
-        except (CountError, pa.ArrowException, CastError, TypeError) as error:
-            raise SourceError(f"{field}.repo: {repo}: {path_in_repo(address)}: {error}") from None
-
-    sizes = [fs.info(file.removeprefix("hf://"))["size"] for file in data_files(opened)]
-    if len(addresses) < len(sizes):  # a folder of images: all that lies in it counts as the first metadata file's
-        sizes = [sum(sizes), *[0] * (len(addresses) - 1)]
-    with ThreadPoolExecutor(_THREADS) as pool:
-        counts = list(pool.map(count, addresses))
-    files = zip(addresses, sizes, counts, strict=True)
-    return tuple(SourceFile(path_in_repo(address), size, num_rows) for address, size, num_rows in files)
-
-
-def _check_parquet(fs: HfFileSystem, address: str, wanted: Features) -> int:
-    """Rows of a Parquet file whose columns can be read as `wanted`. Raises CountError, CastError or TypeError."""
-    with fs.open(address.removeprefix("hf://"), block_size=_FOOTER_BLOCK) as file:
-        metadata = pq.read_metadata(file)
-    schema = metadata.schema.to_arrow_schema()
-    fault = lacks(wanted, schema.names)
-    if fault:
-        raise CountError(fault)
-    there = [name for name in wanted if name in schema.names]
-    empty = pa.schema([schema.field(name) for name in there]).empty_table()
-    table_cast(empty, Features({name: wanted[name] for name in there}).arrow_schema)
-    return metadata.num_rows

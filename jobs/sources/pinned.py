@@ -1,15 +1,15 @@
 """A source at one state of its files: what the job reads, counts and records of it, wherever the files are."""
 
 import importlib.util
-from collections.abc import Iterable
 from dataclasses import dataclass
 
-from pyspark.sql.types import StructType
+from pyspark.sql.types import ArrayType, DataType, StructField, StructType
 
 from jobs import adapters
+from jobs.adapters.columns import Field
 from packing_udfs.config import Source
 
-__all__ = ["PinnedSource", "SourceError", "SourceFile", "find_adapter", "lacks"]
+__all__ = ["PinnedSource", "SourceError", "SourceFile", "Use", "use_of"]
 
 
 class SourceError(ValueError):
@@ -38,7 +38,8 @@ class PinnedSource:
     adapter: adapters.Adapter
     licenses: tuple[str, ...] = ()  # as its card has them
     unused: tuple[str, ...] = ()  # columns and fields of turns that the adapter does not use
-    schema: StructType | None = None  # the columns of a folder
+    kept: tuple[Field, ...] = ()  # columns that go with each sample
+    schema: StructType | None = None  # all its columns, in types that Spark has
 
     @property
     def num_rows(self) -> int:
@@ -60,29 +61,56 @@ class PinnedSource:
 
     @property
     def columns(self) -> list[str]:
-        """The columns that the adapter reads, as they are spelt in the source."""
-        return list(dict.fromkeys(field.path[0] for field in self.adapter.fields))
+        """The columns to read, as they are spelt in the source."""
+        return Use(self.adapter, self.kept, self.unused).columns
+
+    @property
+    def read_schema(self) -> StructType:
+        """The columns to read, and of structs the fields, in types that Spark has."""
+        assert self.schema is not None, "a source is pinned with its columns"
+        paths = [field.path for field in (*self.adapter.fields, *self.kept)]
+        return StructType([
+            StructField(name, _used(self.schema[name].dataType, (name,), paths)) for name in self.columns
+        ])  # fmt: skip
 
 
-def find_adapter(schema: StructType, source: Source, field: str) -> tuple[adapters.Adapter, tuple[str, ...]]:
-    """The adapter for a source's columns, and what it does not use of them (`adapters.unused_fields`).
+def _used(kind: DataType, here: tuple[str, ...], paths: list[tuple[str, ...]]) -> DataType:
+    """A type with the fields that a path leads to; a path that ends here uses all of it."""
+    if here in paths:
+        return kind
+    if isinstance(kind, ArrayType):
+        return ArrayType(_used(kind.elementType, here, paths))
+    assert isinstance(kind, StructType), f"{here} is no struct"
+    inside = {path[len(here)] for path in paths if path[: len(here)] == here}
+    fields = [field for field in kind.fields if field.name in inside]
+    return StructType([StructField(f.name, _used(f.dataType, (*here, f.name), paths)) for f in fields])
 
-    Raises SourceError where there is none, for what must not stay unused, and for videos without PyAV.
+
+@dataclass(frozen=True)
+class Use:
+    """What becomes of a source's columns."""
+
+    adapter: adapters.Adapter
+    kept: tuple[Field, ...]
+    unused: tuple[str, ...]
+
+    @property
+    def columns(self) -> list[str]:
+        """The columns to read, as they are spelt in the source."""
+        return list(dict.fromkeys(field.path[0] for field in (*self.adapter.fields, *self.kept)))
+
+
+def use_of(schema: StructType, source: Source, field: str) -> Use:
+    """The adapter for a source's columns, what is kept of them, and what is not used (`adapters.unused_fields`).
+
+    Raises SourceError where there is no adapter, for what must not stay unused, and for videos without PyAV.
     """
     try:
         adapter = adapters.choose(schema, source)
-        unused = adapters.unused_fields(schema, adapter, source)
+        kept = adapters.kept_fields(schema, source)
+        unused = adapters.unused_fields(schema, adapter, source, kept)
     except adapters.ColumnError as error:
         raise SourceError(f"{field}.{error.field}: {source.repo}: {error}") from None
     if adapter.videos and importlib.util.find_spec("av") is None:
         raise SourceError(f"{field}.video: {source.repo} has videos, which need PyAV: pip install packing-udfs[video]")
-    return adapter, unused
-
-
-def lacks(wanted: Iterable[str], there: Iterable[str]) -> str:
-    """What a file lacks of the columns to read, in words; "" for nothing. Columns of ratings may be absent."""
-    missing = [name for name in wanted if name not in there and not name.endswith("_ratings")]
-    if not missing:
-        return ""
-    columns = f"the column{'s' * (len(missing) > 1)} {', '.join(missing)}"
-    return f"it lacks {columns}, which other files have; it has {', '.join(there)}"
+    return Use(adapter=adapter, kept=kept, unused=unused)

@@ -6,6 +6,7 @@ These plain types are not large, fixed-size, dictionary or extension types, and 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -17,7 +18,7 @@ from jobs.adapters.provenance import FILE, ROW
 from jobs.sources.json_values import decoded, decoded_type, has_json
 from jobs.sources.repeats import Repeats
 
-__all__ = ["BATCH_ROWS", "RowReader", "Slice", "plain_schema", "plain_type", "read_parquet"]
+__all__ = ["BATCH_ROWS", "RowReader", "Slice", "joined", "plain_schema", "plain_type", "read_parquet"]
 
 READ_BYTES = 32 << 20  # of row groups in one request
 BATCH_BYTES = 16 << 20  # of rows in one Arrow batch, about
@@ -136,6 +137,8 @@ def plain_type(kind: pa.DataType) -> pa.DataType:
     """The type that Spark has for values of a type."""
     if isinstance(kind, pa.BaseExtensionType):
         return plain_type(kind.storage_type)
+    if pa.types.is_fixed_size_binary(kind):
+        return pa.binary()
     if pa.types.is_dictionary(kind):
         return plain_type(kind.value_type)
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
@@ -151,3 +154,29 @@ def plain_schema(features: Features, columns: Sequence[str]) -> pa.Schema:
     """The columns in plain types."""
     schema = features.arrow_schema
     return pa.schema([(name, plain_type(decoded_type(name, schema.field(name).type))) for name in columns])
+
+
+_WIDER = ((pa.int8(), pa.int16(), pa.int32(), pa.int64()), (pa.float32(), pa.float64()))
+
+
+def joined(a: pa.DataType, b: pa.DataType, differ: pa.DataType | None = None) -> Any:
+    """The plain type of values of both types; `differ` where there is none.
+
+    null and any is any; integers and floats take the wider type, structs the fields of both.
+    """
+    if a == b or pa.types.is_null(b):
+        return a
+    if pa.types.is_null(a):
+        return b
+    for widths in _WIDER:
+        if a in widths and b in widths:
+            return max(a, b, key=widths.index)
+    if pa.types.is_list(a) and pa.types.is_list(b):
+        inner = joined(a.value_type, b.value_type, differ)
+        return None if inner is None else pa.list_(inner)
+    if pa.types.is_struct(a) and pa.types.is_struct(b):
+        fields = {field.name: field.type for field in a}
+        for field in b:
+            fields[field.name] = joined(fields.get(field.name, pa.null()), field.type, differ)
+        return None if None in fields.values() else pa.struct(list(fields.items()))
+    return differ

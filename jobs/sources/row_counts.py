@@ -29,7 +29,7 @@ __all__ = ["CountError", "Headers", "count_rows"]
 _LEAST_WINDOW, _MOST_WINDOW = 1 << 16, 1 << 24  # bytes fetched at a time while looking for headers
 _TEXT_BLOCK = 1 << 22
 _COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
-_OPEN = {".gz": gzip.open, ".xz": lzma.open}  # of compressed tars
+_OPEN = {".gz": gzip.open, ".tgz": gzip.open, ".xz": lzma.open}  # of compressed tars
 # What a file that is not what its name says raises; not OSError, which is what the network raises too.
 _UNSOUND = (TarError, EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError, UnicodeDecodeError, json.JSONDecodeError)
 
@@ -144,6 +144,7 @@ def _csv(fs: HfFileSystem, path: str) -> int:
 _COUNT = {
     ".parquet": _parquet,
     ".tar": _tar,
+    ".tgz": _tar,
     ".jsonl": _json_lines,
     ".ndjson": _json_lines,
     ".json": _json,

@@ -69,9 +69,9 @@ class Encoder:
         controls = Controls([token.content for token in self.tokenizer.added_tokens_decoder.values()])
         self._template = ChatTemplate(processor, controls, train_on)
         self._tokenize = SpanTokenizer(self.tokenizer, controls)
-        self._image_token_id = self.tokenizer.convert_tokens_to_ids(processor.image_token)
+        self.image_token_id = self.tokenizer.convert_tokens_to_ids(processor.image_token)
         self._clean_cuts = _clean_cuts(self.tokenizer)
-        if self._image_token_id not in self._clean_cuts:
+        if self.image_token_id not in self._clean_cuts:
             raise ValueError(
                 f"processor: the image placeholder {processor.image_token!r} must be an added token that keeps the "
                 "text beside it (lstrip, rstrip, normalized and single_word all false)"
@@ -124,7 +124,7 @@ class Encoder:
 
     def _encode_tokens(self, text: str, tokens: Tokens, sizes: tuple[Size, ...]) -> EncodedSample | EncodeError:
         """A sample from its rendered text and the tokens of that."""
-        at = np.flatnonzero(tokens.ids == self._image_token_id)
+        at = np.flatnonzero(tokens.ids == self.image_token_id)
         if len(at) != len(sizes):
             return EncodeError("image_count", f"{len(at)} image placeholders in the text for {len(sizes)} images")
         try:

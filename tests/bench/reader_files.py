@@ -87,6 +87,9 @@ def _pack(rng: np.random.Generator, pictures: list[bytes], number: int) -> dict:
         "image_sizes": [{"height": 480, "width": 640}] * 4,
         "sample_ids": [10 * number + i for i in range(3)],
         "sample_sources": ["photos", "charts", "photos"],
+        "sample_files": ["data/train.parquet"] * 3,
+        "sample_rows": [3 * number + i for i in range(3)],
+        "sample_kept": [None] * 3,
         # A tail of its own makes each image another one to the store; decoders stop before it.
         "images": [
             {"bytes": pictures[i] + number.to_bytes(4, "big"), "path": None} for i in rng.integers(0, len(pictures), 4)

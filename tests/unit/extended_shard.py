@@ -74,21 +74,25 @@ def check_axis(encoder: Encoder) -> None:
 
 
 def check_column(encoder: Encoder) -> None:
-    """Each sample's file is in its pack and reaches the reader; checks know how many there must be."""
-    files_of = {(row["sample_id"], row["source"], row["file"]) for row in demo_rows()}
+    """Each sample's copy is in its pack and reaches the reader; checks know how many there must be."""
+    rows = [row | {"copy": row["row"] % 3} for row in demo_rows()]
+    copies_of = {(row["sample_id"], row["source"], row["copy"]) for row in rows}
     found = set()
-    for table, _, packs in row_groups(pack(encoder, LIMITS), encoder, LIMITS):
+    for table, _, packs in row_groups(
+        pack_shard(as_spark_gives(rows), encoder, PackSettings(**LIMITS)), encoder, LIMITS
+    ):
         for i, stored in enumerate(table.to_pylist()):
-            names = ("sample_ids", "sample_sources", "sample_files")
-            assert files_of.issuperset(zip(*(stored[name] for name in names), strict=True))
-            assert packs[i]["sample_files"] == stored["sample_files"]
-            found |= set(stored["sample_files"])
-        files = table["sample_files"].to_pylist()
-        short = table.set_column(table.column_names.index("sample_files"), "sample_files", [[f[:-1] for f in files]])
+            names = ("sample_ids", "sample_sources", "sample_copies")
+            assert copies_of.issuperset(zip(*(stored[name] for name in names), strict=True))
+            assert list(packs[i]["sample_copies"]) == stored["sample_copies"]
+            found |= set(stored["sample_copies"])
+        copies = table["sample_copies"].to_pylist()
+        lists = pa.array([c[:-1] for c in copies], pa.list_(pa.int32()))
+        short = table.set_column(table.column_names.index("sample_copies"), "sample_copies", lists)
         fault = next(check_row_group(short, Limits(pack={})))
-        assert fault.field == "sample_files"
-        assert fault.message == f"{len(files[0]) - 1} values, sample_ids has {len(files[0])}"
-    assert len(found) > 1
+        assert fault.field == "sample_copies"
+        assert fault.message == f"{len(copies[0]) - 1} values, sample_ids has {len(copies[0])}"
+    assert found == {0, 1, 2}
 
 
 if __name__ == "__main__":

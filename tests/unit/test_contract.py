@@ -35,6 +35,9 @@ PACK_FEATURES = Features(
         "image_sizes": List({"height": Value("int32"), "width": Value("int32")}),
         "sample_ids": List(Value("int64")),
         "sample_sources": List(Value("string")),
+        "sample_files": List(Value("string")),
+        "sample_rows": List(Value("int64")),
+        "sample_kept": List(Value("string")),
         "num_tokens": Value("int32"),
         "num_label_tokens": Value("int32"),
         "num_images": Value("int32"),
@@ -128,7 +131,7 @@ def test_file_metadata(file):
         "max_chunk_size": 67_108_864,
         "norm_level": 0,
     }
-    assert metadata[b"packing_contract"] == b"1"
+    assert metadata[b"packing_contract"] == b"2"
     assert json.loads(metadata[b"huggingface"])["info"]["features"] == PACK_FEATURES.to_dict()
 
 
@@ -158,13 +161,17 @@ def test_options_for_a_schema_without_media():
 
 
 def reasons_in(path: Path) -> set[str]:
-    """Reasons that a module gives: first arguments of ImageError and EncodeError, values of `when` in Spark SQL."""
+    """Reasons that a module gives: first arguments of ImageError and EncodeError, values of `when` in Spark SQL, and
+    constants that a detail is joined to, as in "role_unknown: "."""
     found = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Call):
             name = getattr(node.func, "id", getattr(node.func, "attr", None))
             given = {"ImageError": node.args[:1], "EncodeError": node.args[:1], "when": node.args[1:2]}.get(name, [])
-            found |= {arg.value for arg in given if isinstance(arg, ast.Constant) and isinstance(arg.value, str)}
+            texts = [arg.value for arg in given if isinstance(arg, ast.Constant) and isinstance(arg.value, str)]
+            joined = [arg.value for arg in node.args[:1] if name == "constant" and isinstance(arg, ast.Constant)]
+            texts += [text for text in joined if isinstance(text, str) and ": " in text]
+            found |= {text.partition(": ")[0] for text in texts}
     return found
 
 

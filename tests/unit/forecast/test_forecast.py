@@ -284,3 +284,37 @@ def test_command_line(repo, tmp_path, capsys):
     assert "user/forecast: 4 shards, 11 files, 1 commit\n" in shown
     assert plan_command(["--config", str(path), "output.max_operations_per_commit=500"]) == 1
     assert "output.max_operations_per_commit" in capsys.readouterr().err
+
+
+def test_three_rows_of_each_source_are_drawn_as_they_will_be_trained(session_hub):
+    """Prompt, image and answer of the first; why nothing is trained of the others."""
+    rows = [row for row in drawn_sources.rows(60, 7) if row["images"]][:20]
+    rows[1]["texts"][0]["assistant"] = " "
+    rows[2] = dict(rows[0])
+    found = forecast(job(drawn_sources.upload("user/drawn-rows", rows)), max_rows=20, global_batch_size=1)
+    (source,) = found.sources
+    assert (source.adapter, source.unused, source.kept) == ("finevision", [], [])
+    assert source.why == "auto, by images, texts (a list of {user, assistant})"
+    first, blank, again = source.drawn
+    assert [row.row for row in source.drawn] == [0, 1, 2]
+    turn, (height, width) = rows[0]["texts"][0], drawn_sources.size_of(rows[0])
+    assert f"[image 1: {width} × {height}, " in first.text
+    assert turn["user"] in first.text
+    assert f"« {turn['assistant']}<end_of_utterance>»" in first.text
+    assert (blank.reason, again.reason) == ("texts_missing", "duplicate: an earlier row has the same content")
+    text = as_text(found)
+    assert f"row 0: {first.num_tokens:,} tokens, trained between « »" in text
+    assert "row 1: nothing is trained, texts_missing" in text
+
+
+def test_columns_are_named_as_used_kept_or_unused(session_hub):
+    rows = [row | {"license": "mit", "note": i, "id": i} for i, row in enumerate(drawn_sources.rows(4, 8))]
+    repo = drawn_sources.upload("user/more-columns", rows, more={"license": "string", "note": "int64", "id": "int64"})
+    found = forecast(job(repo, {"keep": ["license"], "ignore": ["id"]}), max_rows=4, global_batch_size=1)
+    (source,) = found.sources
+    assert (source.columns, source.kept, source.unused) == (
+        ["images", "texts.user", "texts.assistant"], ["license"], ["note"]
+    )  # fmt: skip
+    text = as_text(found)
+    assert "\n    unused  note\n" in text
+    assert "\n    kept    license\n" in text

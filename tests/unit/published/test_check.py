@@ -32,6 +32,9 @@ def sound_pack(**changes) -> dict:
         "image_sizes": [{"height": 3, "width": 4}],
         "sample_ids": [1, 2],
         "sample_sources": ["a", "b"],
+        "sample_files": ["a.parquet", "b.parquet"],
+        "sample_rows": [7, 0],
+        "sample_kept": [None, '{"license":"mit"}'],
         "images": [picture(4, 3)],
         "num_tokens": 6,
         "num_label_tokens": 2,
@@ -141,3 +144,11 @@ def test_many_faults_of_a_kind_are_counted():
     found = faults(*[sound_pack(num_label_tokens=5)] * (MAX_FAULTS + 4))
     assert [f.row for f in found] == [0, 1, 2, None]
     assert found[-1].message == "4 more packs like it"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("sample_files", ["a", None]), ("sample_rows", None), ("sample_kept", None)]
+)
+def test_nulls_are_faults_except_for_what_was_not_kept(name, value):
+    (fault,) = faults(sound_pack(), sound_pack() | {name: value})
+    assert (fault.field, fault.message) == (name, "1 nulls; the contract has none")

@@ -15,7 +15,7 @@ from jobs.published import one_pack
 from jobs.published.dataset import Packed, PackedError, open_packed
 from packing_udfs import contract
 from packing_udfs.manifest import Manifest
-from tests.unit.demo_samples import DEMO
+from tests.unit.demo_samples import DEMO, demo_rows
 
 ROOT = Path(__file__).parents[3]
 
@@ -92,6 +92,17 @@ def test_provenance_names_the_source_and_its_commit(packed, found):
         assert sample["sources"] == [
             {"repo": "user/demo-source", "config": sample["source"], "split": "train", "commit": "c" * 40}
         ]
+
+
+def test_each_sample_is_shown_with_the_row_that_it_came_from(packed, found, stored):
+    rows = {row["sample_id"]: row for row in demo_rows()}
+    described = one_pack.describe(packed, found, 0, None)
+    described["samples"][0]["kept"] = '{"license":"a\x1bb"}'
+    text = one_pack.as_text(described)
+    for sample_id in stored[0]["sample_ids"]:
+        row = rows[sample_id]
+        assert f"  row {row['row']} of {row['file']}" in text
+    assert ', {"license":"a\ufffdb"}\n' in text
 
 
 def with_images(stored: list[dict]) -> int:

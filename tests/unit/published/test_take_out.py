@@ -11,7 +11,7 @@ from huggingface_hub import HfApi
 
 from jobs import takedown
 from jobs.output.folder import Folder
-from jobs.published import take_out, takedown_proof
+from jobs.published import take_out, takedown_proof, wanted
 from jobs.published.check_dataset import validate
 from jobs.published.dataset import Packed, open_packed
 from jobs.published.remainder import Gone, NewRevision, Remainder, RewrittenFile, _runs
@@ -97,9 +97,27 @@ def _images(packed: Packed, gone: list) -> list[bytes]:
     return found
 
 
+def test_rows_go_by_where_they_come_from(published, capsys):
+    """A row of a file, all rows of a file, and rows of the quarantine."""
+    before = open_packed(REPO)
+    shown = Counter(image["bytes"] for row in demo_rows() for image in row["images"] or [])
+    ids = {sample[0] for sample in samples(before)}
+    one = next(row for row in demo_rows() if row["sample_id"] in ids and row["images"] and all(
+        shown[image["bytes"]] == 1 for image in row["images"]))  # fmt: skip
+    aside = next(row for row in before.table("quarantine/train/00000.parquet").to_pylist())
+    words = [["--where", f"source={row['source']}", f"file={row['file']}", f"row={row['row']}"] for row in (one, aside)]
+    assert takedown.main(["--repo", REPO, "--processor", PROCESSOR, *words[0], *words[1]]) == 0
+    assert capsys.readouterr().out.startswith("taken down   1 samples with ")
+    after = open_packed(REPO)
+    assert samples(before) - samples(after) == Counter(s for s in samples(before) if s[0] == one["sample_id"])
+    assert {one["sample_id"], aside["sample_id"]} <= set(after.manifest("train").info["taken_down"])
+    assert aside not in after.table("quarantine/train/00000.parquet").to_pylist()
+    assert list(validate(after)) == []
+
+
 def test_a_source_goes_whole(published):
     sources = sorted({sample[1] for sample in published})
-    done = take_out.take_down(REPO, takedown_proof.Wanted(source=sources[0]), processor=PROCESSOR)
+    done = take_out.take_down(REPO, wanted.Wanted(where=(wanted.Where(source=sources[0]),)), processor=PROCESSOR)
     packed = open_packed(REPO)
     assert done.num_samples >= 50
     assert {sample[1] for sample in samples(packed)} == set(sources[1:])
@@ -116,7 +134,11 @@ def test_a_source_goes_whole(published):
         (["--ids", "-12,abc"], "--ids: 'abc' is refused: ids are whole numbers, as `sample_ids` has them"),
         (["--ids", "-12,13"], "none of its samples is one of those to be taken down; nothing was done\n"),
         (["--ids="], "--ids: there are none"),
-        (["--where", "id=3"], "--where: 'id=3' is refused: must be source=NAME"),
+        (["--where", "id=3"], "--where: 'id=3' is refused: must be source=NAME, file=PATH or row=NUMBER, once"),
+        (["--where", "file=a", "file=b"], "--where: 'file=b' is refused: must be source=NAME, file=PATH or row=N"),
+        (["--where", "file=a", "row=-1"], "--where: 'row=-1' is refused: must be source=NAME, file=PATH or row=N"),
+        (["--where", "row=3"], "--where: row=3 needs file=PATH beside it, in which it is counted from 0"),
+        (["--where", "file=a", "row=3"], "; a row that repeats another was packed as that one, whose sample_id its"),
         (["--where", "source=charts"], "nothing was done; its sources are charts_and_pages, photos_and_drawings\n"),
         (["--ids-file", "/nowhere"], "--ids-file: /nowhere cannot be read: No such file or directory"),
         (["--ids-file", "/"], "--ids-file: / cannot be read: Is a directory"),
@@ -143,6 +165,8 @@ class Held:
             "images": [[{"bytes": one.encode()} for of_sample in images.values() for one in of_sample]],
             "sample_ids": [[int(name[1:]) for name in images]],
             "sample_sources": [["of"] * len(images)],
+            "sample_files": [["a.parquet"] * len(images)],
+            "sample_rows": [list(range(len(images)))],
             "sample_num_images": [list(map(len, images.values()))],
         })  # fmt: skip
 
@@ -154,7 +178,7 @@ class Held:
         split = Remainder(manifest=Manifest({}, rows, ""))
         hashes = {hashlib.sha256(one.encode()).digest() for one in gone}
         new = NewRevision(self, {"train": split}, Path("/nowhere"))
-        return prove(new, takedown_proof.Wanted(frozenset([99])), hashes)
+        return prove(new, wanted.Wanted(frozenset([99])), hashes)
 
 
 def test_all_that_share_an_image_are_named_at_once():

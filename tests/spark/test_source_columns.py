@@ -1,0 +1,195 @@
+"""Columns that differ between a source's files, columns that are kept, and archives of all kinds."""
+
+import gzip
+import io
+import json
+import zipfile
+
+import pyarrow as pa
+import pytest
+
+from jobs.sources.pin import pin, read
+from jobs.sources.pinned import SourceError
+from tests.spark.made_sources import IMAGE, VQA, answers, parquet, picture, source, upload, vqa_row_file, vqa_rows
+from tests.spark.test_webdataset import tar, vqa_sample
+
+IMAGES = pa.schema([("images", pa.list_(IMAGE)), *(VQA.field(name) for name in ("question", "answer"))])
+
+
+def place_of(kind: str, tmp_path, files: dict[str, bytes]) -> str:
+    """Files in a folder, or in a repository of their own."""
+    if kind == "hub":
+        return upload(f"user/{tmp_path.name.replace('_', '-')}", files)
+    for name, data in files.items():
+        (tmp_path / name).write_bytes(data)
+    return str(tmp_path)
+
+
+def samples_of(spark, repo: str, **fields) -> list:
+    return read(spark, pin(source(repo, **fields), "sources.0")).orderBy("file", "row").collect()
+
+
+def listed(rows: list[dict]) -> list[dict]:
+    return [{"images": [row["image"]], "question": row["question"], "answer": row["answer"]} for row in rows]
+
+
+@pytest.mark.parametrize("kind", ["hub", "folder"])
+@pytest.mark.parametrize(
+    "empty", [pa.null(), pa.list_(pa.null()), pa.list_(pa.struct([("bytes", pa.binary()), ("path", pa.null())]))]
+)
+def test_a_column_that_is_null_in_the_first_file(spark, tmp_path, kind, empty):
+    """Its type is that of the file with values."""
+    image = {"bytes": picture(0), "path": None}
+    value = None if pa.types.is_null(empty) else [] if pa.types.is_null(empty.value_type) else [image]
+    first = [{"images": value, "question": "question 0", "answer": "answer 0"}]
+    schema = IMAGES.set(0, pa.field("images", empty))
+    files = {"train-0.parquet": parquet(first, schema), "train-1.parquet": parquet(listed(vqa_rows(1, 3)), IMAGES)}
+    found = samples_of(spark, place_of(kind, tmp_path, files))
+    assert [[bytes(one.bytes) for one in row.images] for row in found] == [
+        [picture(0)] if value else [], [picture(1)], [picture(2)]
+    ]  # fmt: skip
+    assert answers(found) == ["answer 0", "answer 1", "answer 2"]
+
+
+@pytest.mark.parametrize("kind", ["hub", "folder"])
+def test_views_dictionaries_and_lists_of_a_fixed_size(spark, tmp_path, kind):
+    image = pa.struct([("bytes", pa.binary_view()), ("path", pa.string_view())])
+    words = pa.dictionary(pa.int32(), pa.string())
+    schema = pa.schema([("images", pa.list_(image, 1)), ("question", words), ("answer", pa.string_view())])
+    columns = [[row[name] for row in listed(vqa_rows(0, 3))] for name in schema.names]
+    arrays = [pa.array(values, pa.large_list(image) if name == "images" else pa.string())
+              for name, values in zip(schema.names, columns, strict=True)]  # fmt: skip
+    table = pa.table([arrays[0].cast(schema.types[0]), arrays[1].dictionary_encode(), arrays[2].cast(schema.types[2])],
+                     names=schema.names)  # fmt: skip
+    found = samples_of(spark, place_of(kind, tmp_path, {"train-0.parquet": parquet(table)}))
+    assert answers(found) == ["answer 0", "answer 1", "answer 2"]
+    assert [bytes(row.images[0].bytes) for row in found] == [picture(i) for i in range(3)]
+
+
+@pytest.mark.parametrize("kind", ["hub", "folder"])
+def test_types_that_differ_name_both_files(tmp_path, kind):
+    other = parquet([{"image": None, "question": 1, "answer": "a"}], VQA.set(1, pa.field("question", pa.int64())))
+    repo = place_of(kind, tmp_path, {"train-0.parquet": vqa_row_file(0, 1), "train-1.parquet": other})
+    message = r"train-1\.parquet: its column question is int64, and string in train-0\.parquet$"
+    with pytest.raises(SourceError, match=message):
+        pin(source(repo), "sources.0")
+
+
+@pytest.mark.parametrize("kind", ["hub", "folder"])
+@pytest.mark.parametrize("at", [0, 1])
+def test_a_damaged_footer_names_its_file(tmp_path, kind, at):
+    whole = vqa_row_file(0, 3)
+    damaged = whole[:-40] + b"\xff" * 32 + whole[-8:]
+    files = {f"train-{i}.parquet": damaged if i == at else whole for i in range(2)}
+    with pytest.raises(SourceError, match=rf"train-{at}\.parquet: its Parquet footer is damaged: [^\n]+$"):
+        pin(source(place_of(kind, tmp_path, files)), "sources.0")
+
+
+def test_json_in_a_folders_parquet_is_refused(tmp_path):
+    """Spark reads its text, quotes and all."""
+    turn = pa.struct([("role", pa.string()), ("content", pa.json_(pa.string()))])
+    storage = pa.struct([("role", pa.string()), ("content", pa.string())])
+    chat = [{"role": "user", "content": '"q"'}, {"role": "assistant", "content": "42"}]
+    messages = pa.array([chat], pa.list_(storage)).cast(pa.list_(turn))
+    repo = place_of("folder", tmp_path, {"0.parquet": parquet(pa.table({"messages": messages}))})
+    with pytest.raises(SourceError, match=r"0\.parquet: its column messages holds JSON, which only sources on the Hub"):
+        pin(source(repo), "sources.0")
+
+
+# Kept columns
+
+KEPT = VQA.append(pa.field("license", pa.string())).append(
+    pa.field("meta", pa.struct([("url", pa.string()), ("id", pa.int64()), ("seen", pa.timestamp("ms", "UTC"))]))
+)
+
+
+@pytest.mark.parametrize("kind", ["hub", "folder"])
+def test_kept_columns_go_with_each_sample(spark, tmp_path, kind):
+    rows = [row | {"license": "cc-by" if i else None, "meta": {"url": "http://é/\n", "id": i, "seen": None}}
+            for i, row in enumerate(vqa_rows(0, 2))]  # fmt: skip
+    rows.append(vqa_rows(2, 3)[0] | {"license": None, "meta": None})
+    repo = place_of(kind, tmp_path, {"train-0.parquet": parquet(rows, KEPT)})
+    pinned = pin(source(repo, keep=["license", "meta.url", "meta.id"]), "sources.0")
+    assert pinned.unused == ("meta.seen",)
+    found = read(spark, pinned).orderBy("row").collect()
+    assert [row.kept and json.loads(row.kept) for row in found] == [
+        {"meta.url": "http://é/\n", "meta.id": 0},
+        {"license": "cc-by", "meta.url": "http://é/\n", "meta.id": 1},
+        None,
+    ]
+
+
+def test_times_are_kept_in_utc_whatever_the_sessions_zone(spark, tmp_path):
+    rows = [vqa_rows(0, 1)[0] | {"license": None, "meta": {"url": None, "id": None, "seen": 0}}]
+    repo = place_of("folder", tmp_path, {"0.parquet": parquet(rows, KEPT)})
+    pinned = pin(source(repo, keep=["meta.seen"]), "sources.0")
+    before = spark.conf.get("spark.sql.session.timeZone")
+    try:
+        for zone in ("UTC", "Asia/Tokyo"):
+            spark.conf.set("spark.sql.session.timeZone", zone)
+            assert read(spark, pinned).first().kept == '{"meta.seen":"1970-01-01T00:00:00.000Z"}'
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", before)
+
+
+@pytest.mark.parametrize(
+    ("keep", "message"),
+    [
+        (["licence"], r"sources\.0\.keep: \S+: there is no column 'licence' with values; there are image "),
+        (["image"], r"sources\.0\.keep: \S+: the column image holds bytes, and columns are kept as text"),
+    ],
+)
+def test_what_cannot_be_kept(tmp_path, keep, message):
+    repo = place_of("folder", tmp_path, {"0.parquet": vqa_row_file(0, 2)})
+    with pytest.raises(SourceError, match=message):
+        pin(source(repo, keep=keep), "sources.0")
+
+
+# Archives
+
+
+@pytest.mark.parametrize("name", ["train.tgz", "train.tar.gz"])
+def test_a_compressed_tar(spark, tmp_path, name):
+    data = gzip.compress(tar([vqa_sample(i) for i in range(3)]), mtime=0)
+    found = samples_of(spark, upload(f"user/packed-{name.replace('.', '-')}", {f"data/{name}": data}))
+    assert answers(found) == ["answer 0", "answer 1", "answer 2"]
+    assert [(row.file, row.row) for row in found] == [(f"data/{name}", i) for i in range(3)]
+
+
+def test_json_fields_that_nobody_needs_may_differ_from_sample_to_sample(spark):
+    """Also among the first samples, of which `datasets` takes the types."""
+    odd = [1, "n/a", None, [1, "x"], {"a": 1}, 2.5, {"a": "b"}]
+    samples = [vqa_sample(i) for i in range(len(odd))]
+    for sample, value in zip(samples, odd, strict=True):
+        sample["json"] = {**sample["json"], "score": value}
+    del samples[0]["json"]["score"]
+    repo = upload("user/odd-json", {"data/train.tar": tar(samples)})
+    pinned = pin(source(repo), "sources.0")
+    assert pinned.unused == ("json.score",)
+    assert answers(read(spark, pinned).collect()) == [f"answer {i}" for i in range(len(odd))]
+
+
+def test_a_sample_without_its_image_may_be_among_the_first(spark):
+    samples = [vqa_sample(i) for i in range(4)]
+    del samples[1]["jpg"]
+    found = samples_of(spark, upload("user/lost-first", {"data/train.tar": tar(samples)}))
+    assert [len([one for one in row.images if one and one.bytes]) for row in found] == [1, 0, 1, 1]
+
+
+def test_a_member_that_cannot_be_decoded_is_one_line(spark):
+    samples = [vqa_sample(i) for i in range(40)]
+    samples[30]["json"] = b"{no json"
+    repo = upload("user/undecodable", {"data/train.tar": tar(samples)})
+    pinned = pin(source(repo), "sources.0")
+    with pytest.raises(Exception, match=r"data/train\.tar: one of the rows from 16 on has a file that cannot be decod"):
+        read(spark, pinned).collect()
+
+
+def test_a_zipped_folder_of_images_is_one_line():
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as file:
+        file.writestr("1.jpg", picture(1))
+        file.writestr("metadata.csv", "file_name,text\n1.jpg,one\n")
+    repo = upload("user/zipped", {"train.zip": out.getvalue()})
+    with pytest.raises(SourceError, match=r"user/zipped: train\.zip is not read: unpack it, or store its samples as P"):
+        pin(source(repo), "sources.0")
