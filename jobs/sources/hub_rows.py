@@ -11,6 +11,7 @@
 import re
 import tarfile
 from collections.abc import Iterator
+from functools import partial, reduce
 from itertools import islice
 from pickle import UnpicklingError
 from typing import Any, BinaryIO, cast
@@ -26,7 +27,7 @@ from datasets import (
     Video,
     load_dataset_builder,
 )
-from datasets.packaged_modules import _EXTENSION_TO_MODULE, _MODULE_TO_EXTENSIONS
+from datasets.packaged_modules import _ALL_ALLOWED_EXTENSIONS, _EXTENSION_TO_MODULE, _MODULE_TO_EXTENSIONS
 from datasets.packaged_modules.folder_based_builder.folder_based_builder import FolderBasedBuilder
 from datasets.packaged_modules.parquet.parquet import Parquet
 from datasets.packaged_modules.webdataset.webdataset import WebDataset
@@ -43,8 +44,9 @@ __all__ = ["HubReader", "LenientTars", "data_files", "features_of", "open_datase
 
 # `datasets` reads any compressed tar and knows .tar.gz by its name. Its tables are the only place to name another.
 _EXTENSION_TO_MODULE.setdefault(".tgz", ("webdataset", {}))
-if ".tgz" not in _MODULE_TO_EXTENSIONS["webdataset"]:
-    _MODULE_TO_EXTENSIONS["webdataset"].append(".tgz")
+for _extensions in (_MODULE_TO_EXTENSIONS["webdataset"], _ALL_ALLOWED_EXTENSIONS):
+    if ".tgz" not in _extensions:
+        _extensions.append(".tgz")
 
 MEDIA_ROWS = 16  # rows in a batch when they have files of unknown size: images or videos
 SLICE_ROWS = 512
@@ -192,10 +194,11 @@ _MIXED = pa.month_day_nano_interval()  # stands for types that do not agree; no 
 
 
 def _type_of(value: Any) -> pa.DataType:
-    try:
-        return pa.array([value]).type
-    except pa.ArrowException:  # of a list of numbers and texts
-        return _MIXED
+    if isinstance(value, dict):
+        return pa.struct([(name, _type_of(inner)) for name, inner in value.items()])
+    if isinstance(value, list):
+        return pa.list_(reduce(partial(joined, differ=_MIXED), map(_type_of, value), pa.null()))
+    return pa.array([value]).type
 
 
 def _without_mixed(kind: pa.DataType) -> pa.DataType:

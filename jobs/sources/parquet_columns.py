@@ -14,12 +14,21 @@ from pyspark.errors import PySparkException
 from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import NullType, StructType
 
-from jobs.sources.json_values import decoded_type
+from jobs.sources.json_values import decoded_type, has_json
 from jobs.sources.pinned import SourceError, Use, use_of
 from jobs.sources.reading import joined, plain_type
 from packing_udfs.config import Source
 
-__all__ = ["FooterError", "United", "as_spark", "fault_of", "read_footer", "united", "use_of_files"]
+__all__ = [
+    "FooterError",
+    "United",
+    "as_spark",
+    "fault_of",
+    "files_of_other_types",
+    "read_footer",
+    "united",
+    "use_of_files",
+]
 
 _TAIL = 8  # bytes: the footer's length and the magic
 
@@ -65,6 +74,18 @@ def use_of_files(schemas: Mapping[str, pa.Schema], source: Source, field: str) -
         if fault := fault_of(of_file, columns, use.columns):
             raise SourceError(f"{field}.repo: {source.repo}: {path}: {fault}")
     return schema, use
+
+
+def files_of_other_types(schemas: Mapping[str, pa.Schema], wanted: Sequence[str]) -> set[str]:
+    """Files with a wanted column whose type is not that of all files, or that holds JSON: its values are converted."""
+    columns = united(schemas.items())
+    return {
+        path
+        for path, schema in schemas.items()
+        for name in wanted
+        if name in schema.names
+        and (has_json(schema.field(name).type) or _kind(schema.field(name)) != columns[name].kind)
+    }
 
 
 def united(schemas: Iterable[tuple[str, pa.Schema]]) -> dict[str, United]:

@@ -4,8 +4,8 @@
     s3://bucket/charts                           what both Spark and fsspec open: s3a://, gs://, abfss://, …
 
 A source is all Parquet files below the folder except hidden ones (`_…` and `.…`, as Spark has it). Spark's own reader
-reads its rows, in the JVM and split by row groups. `_file` (path in the folder) and `_row` (row in that file), both
-from Spark's `_metadata`, name a row. Adapters and ledger are those of any source.
+reads its rows, in the JVM and split by row groups, but for files of other types (`OddFiles`). `_file` (path in the
+folder) and `_row` (row in that file) name a row. Adapters and ledger are those of any source.
 
 A folder has no commits. A hash of the listing stands for one: path, size and state of each file, where the state is
 the store's ETag or, without one, the time of modification. The listing is taken before reading and again after it
@@ -19,17 +19,19 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import astuple, dataclass
+from functools import reduce
 from typing import BinaryIO, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.datasource import DataSource
 from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from jobs.adapters.provenance import FILE, ROW
-from jobs.sources.json_values import has_json
-from jobs.sources.parquet_columns import FooterError, read_footer, use_of_files
+from jobs.sources.parquet_columns import FooterError, files_of_other_types, read_footer, use_of_files
 from jobs.sources.pinned import PinnedSource, SourceError, SourceFile
 from jobs.sources.reading import RowReader, Slice, read_parquet
 from packing_udfs.config import Source
@@ -99,13 +101,10 @@ def pin(source: Source, field: str) -> PinnedSource:
         raise SourceError(f"{field}.repo: {error}") from None
     schemas = {file.path: footer.schema.to_arrow_schema() for file, footer in zip(listed, footers, strict=True)}
     schema, use = use_of_files(schemas, source, field)
-    for path, name in ((path, name) for path in schemas for name in use.columns):
-        if name in schemas[path].names and has_json(schemas[path].field(name).type):
-            raise SourceError(
-                f"{field}.repo: {source.repo}: {path}: its column {name} holds JSON, which only sources on "
-                "the Hub decode; store it as text or as lists of parts, or put the files into a repository"
-            )
-    files = tuple(SourceFile(f.path, f.num_bytes, m.num_rows) for f, m in zip(listed, footers, strict=True))
+    odd = files_of_other_types(schemas, use.columns)
+    files = tuple(
+        SourceFile(f.path, f.num_bytes, m.num_rows, f.path in odd) for f, m in zip(listed, footers, strict=True)
+    )
     return PinnedSource(source, _fingerprint(listed), files, schema=schema, **vars(use))
 
 
@@ -120,9 +119,19 @@ def _footer(folder: str, path: str) -> pq.FileMetaData:
 
 def rows(spark: SparkSession, pinned: PinnedSource) -> DataFrame:
     """The rows with the columns that the adapter reads and their provenance."""
-    folder = _spark_path(pinned.source.repo)
-    read = spark.read.schema(pinned.read_schema).parquet(*(f"{folder}/{file.path}" for file in pinned.files))
-    return read.select(*pinned.columns, _path_in(folder).alias(FILE), F.col("_metadata.row_index").alias(ROW))
+    folder, schema = _spark_path(pinned.source.repo), pinned.read_schema
+    plain = [f"{folder}/{file.path}" for file in pinned.files if not file.is_odd]
+    odd = [file.path for file in pinned.files if file.is_odd]
+    parts = []
+    if plain:
+        place = (_path_in(folder).alias(FILE), F.col("_metadata.row_index").alias(ROW))
+        parts.append(spark.read.schema(schema).parquet(*plain).select(*pinned.columns, *place))
+    if odd:
+        spark.dataSource.register(OddFiles)
+        options = {"folder": pinned.source.repo, "files": json.dumps(odd)}
+        whole = StructType([*schema.fields, StructField(FILE, StringType()), StructField(ROW, LongType())])
+        parts.append(spark.read.format(OddFiles.name()).schema(whole).options(**options).load())
+    return reduce(DataFrame.unionByName, parts)
 
 
 def _spark_path(folder: str) -> str:
@@ -153,14 +162,12 @@ def check_unchanged(pinned: PinnedSource) -> None:
 
 
 class FolderReader(RowReader):
-    """Reads a folder's rows on the driver, as `jobs.sources.hub_rows` reads those of a repository."""
+    """Reads rows of a folder's files without the JVM, as `jobs.sources.hub_rows` reads those of a repository."""
 
     is_random = True
 
-    def __init__(self, pinned: PinnedSource):
-        self.schema = to_arrow_schema(pinned.read_schema)
-        self.paths = [file.path for file in pinned.files]
-        self._folder = pinned.source.repo
+    def __init__(self, folder: str, paths: Sequence[str], schema: StructType):
+        self.schema, self.paths, self._folder = to_arrow_schema(schema), paths, folder
 
     def partitions(self) -> list[Slice]:
         return [Slice(i) for i in range(len(self.paths))]
@@ -169,3 +176,15 @@ class FolderReader(RowReader):
         fs, root = open_folder(self._folder)
         with fs.open(f"{root}/{self.paths[part.file]}", "rb") as file:
             yield from read_parquet(file, self.schema.names, part)
+
+
+class OddFiles(DataSource):
+    """Files whose types are not quite those of their source, which Spark's reader refuses or takes for text."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "packing_odd_files"
+
+    def reader(self, schema: StructType) -> FolderReader:
+        wanted = StructType([field for field in schema.fields if field.name not in (FILE, ROW)])
+        return FolderReader(self.options["folder"], json.loads(self.options["files"]), wanted)

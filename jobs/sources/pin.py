@@ -87,7 +87,8 @@ def check_unchanged(pinned: PinnedSource) -> None:
 def open_reader(pinned: PinnedSource) -> RowReader:
     """For reading some of a source without Spark: of a repository, what the tasks of `read` read with."""
     if is_folder(pinned.source.repo):
-        return parquet_folder.FolderReader(pinned)
+        paths = [file.path for file in pinned.files]
+        return parquet_folder.FolderReader(pinned.source.repo, paths, pinned.read_schema)
     return HubReader(open_dataset(_options(pinned.source, pinned.commit)), to_arrow_schema(pinned.read_schema))
 
 
@@ -173,7 +174,7 @@ def _open(source: Source, field: str, commit: str) -> HuggingFaceSource:
         return open_dataset(_options(source, commit))
     except SourceError:
         raise
-    except _DATASETS_ERRORS as error:
+    except (*_DATASETS_ERRORS, OSError) as error:
         if "is a gated dataset" in str(error):
             raise SourceError(
                 f"{field}.repo: {source.repo} is gated: ask for access at {constants.ENDPOINT}/datasets/{source.repo}, "
@@ -182,6 +183,8 @@ def _open(source: Source, field: str, commit: str) -> HuggingFaceSource:
         unsound = _unsound_parquet(source, commit)
         if unsound:
             raise SourceError(f"{field}.repo: {source.repo}: {unsound}") from None
+        if not isinstance(error, _DATASETS_ERRORS):
+            raise
         raise SourceError(f"{field}.repo: {source.repo} cannot be read as a dataset: {one_line(error)}") from None
 
 

@@ -26,6 +26,7 @@ class SourceFile:
     path: str
     num_bytes: int
     num_rows: int
+    is_odd: bool = False  # whether its types are not quite those of all files
 
 
 @dataclass(frozen=True)

@@ -116,7 +116,7 @@ class ChatTemplate:
     def _check_rendered(self, text: str, chat: list[dict], tools: list | None) -> None:
         """Raises TemplateError for tools or a field of messages without which the text would be the same."""
         for name in sorted(set().union(*chat) - {"role", "content"}):
-            without = [{key: value for key, value in message.items() if key != name} for message in chat]
+            without = [_less(message, name) for message in chat]
             if self._text_of(without, tools) == text:
                 raise TemplateError(f"the chat template does not render {name}")
         if tools and self._text_of(chat, None) == text:
@@ -230,3 +230,8 @@ def _hide_texts(message: dict, marks: Iterator[str]) -> tuple[dict, list[str]]:
         return {**message, "content": next(marks)}, [content]
     parts = [{**part, "text": next(marks)} if part["type"] == "text" else part for part in content]
     return {**message, "content": parts}, [part["text"] for part in content if part["type"] == "text"]
+
+
+def _less(message: dict, name: str) -> dict:
+    """A message without one of its fields."""
+    return {key: value for key, value in message.items() if key != name}

@@ -156,8 +156,8 @@ def test_packs_that_disagree_with_their_totals_are_named(packed):
     ("schema", "message"),
     [
         (pa.schema([("a", pa.int8())]), "its columns are not those of the contract"),
-        (pa.schema([("a", pa.int8())], {b"packing_contract": b"1"}), "its columns are not those of the contract"),
-        (pa.schema([("a", pa.int8())], {b"packing_contract": b"2"}), "contract version 2, this code reads 1"),
+        (pa.schema([("a", pa.int8())], {b"packing_contract": b"2"}), "its columns are not those of the contract"),
+        (pa.schema([("a", pa.int8())], {b"packing_contract": b"1"}), "contract version 1, this code reads 2"),
     ],
 )
 def test_files_of_another_contract_are_refused(schema, message):

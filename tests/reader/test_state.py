@@ -132,8 +132,8 @@ def test_a_manifest_that_cannot_be_this_splits_is_refused(packed, tmp_path, chan
 
 def test_a_manifest_of_another_contract_is_refused(packed, tmp_path):
     other = shutil.copytree(packed, tmp_path / "other")
-    rewrite_info(other, {"contract": 2})
-    with pytest.raises(contract.ContractError, match="contract version 2 is not 1"):
+    rewrite_info(other, {"contract": 3})
+    with pytest.raises(contract.ContractError, match="contract version 3 is not 2"):
         open_packed(other)
 
 

@@ -52,10 +52,10 @@ def test_a_column_that_is_null_in_the_first_file(spark, tmp_path, kind, empty):
 
 
 @pytest.mark.parametrize("kind", ["hub", "folder"])
-def test_views_dictionaries_and_lists_of_a_fixed_size(spark, tmp_path, kind):
+def test_views_and_dictionaries(spark, tmp_path, kind):
     image = pa.struct([("bytes", pa.binary_view()), ("path", pa.string_view())])
     words = pa.dictionary(pa.int32(), pa.string())
-    schema = pa.schema([("images", pa.list_(image, 1)), ("question", words), ("answer", pa.string_view())])
+    schema = pa.schema([("images", pa.list_(image)), ("question", words), ("answer", pa.string_view())])
     columns = [[row[name] for row in listed(vqa_rows(0, 3))] for name in schema.names]
     arrays = [pa.array(values, pa.large_list(image) if name == "images" else pa.string())
               for name, values in zip(schema.names, columns, strict=True)]  # fmt: skip
@@ -85,15 +85,29 @@ def test_a_damaged_footer_names_its_file(tmp_path, kind, at):
         pin(source(place_of(kind, tmp_path, files)), "sources.0")
 
 
-def test_json_in_a_folders_parquet_is_refused(tmp_path):
-    """Spark reads its text, quotes and all."""
+@pytest.mark.parametrize("kind", ["hub", "folder"])
+def test_json_in_parquet_is_decoded(spark, tmp_path, kind):
+    """A text trains without its quotes; a number stops its row."""
     turn = pa.struct([("role", pa.string()), ("content", pa.json_(pa.string()))])
     storage = pa.struct([("role", pa.string()), ("content", pa.string())])
-    chat = [{"role": "user", "content": '"q"'}, {"role": "assistant", "content": "42"}]
-    messages = pa.array([chat], pa.list_(storage)).cast(pa.list_(turn))
-    repo = place_of("folder", tmp_path, {"0.parquet": parquet(pa.table({"messages": messages}))})
-    with pytest.raises(SourceError, match=r"0\.parquet: its column messages holds JSON, which only sources on the Hub"):
-        pin(source(repo), "sources.0")
+    chats = [[{"role": "user", "content": '"q"'}, {"role": "assistant", "content": answer}] for answer in ('"a"', "42")]
+    messages = pa.array(chats, pa.list_(storage)).cast(pa.list_(turn))
+    repo = place_of(kind, tmp_path, {"train-0.parquet": parquet(pa.table({"messages": messages}))})
+    good, bad = samples_of(spark, repo)
+    assert [part.text for message in good.messages for part in message.content] == ["q", "a"]
+    assert bad.reason == "part_unsupported"
+
+
+@pytest.mark.parametrize("kind", ["hub", "folder"])
+def test_numbers_of_two_widths_and_structs_with_more_fields(spark, tmp_path, kind):
+    more = pa.struct([("url", pa.string()), ("id", pa.int64())])
+    kinds = [pa.struct([("id", pa.int32())]), more]
+    files = {}
+    for i, kind_of_file in enumerate(kinds):
+        rows = [row | {"meta": {"id": i, "url": "u"}} for row in vqa_rows(i, i + 1)]
+        files[f"train-{i}.parquet"] = parquet(rows, VQA.append(pa.field("meta", kind_of_file)))
+    found = samples_of(spark, place_of(kind, tmp_path, files), keep=["meta"])
+    assert [json.loads(row.kept) for row in found] == [{"meta": {"id": 0}}, {"meta": {"id": 1, "url": "u"}}]
 
 
 # Kept columns

@@ -25,7 +25,7 @@ def test_read_back_as_written(rows):
     assert loaded.row_groups == rows
     assert loaded.row_groups.schema == contract.MANIFEST_SCHEMA
     assert loaded.num_packs == 5
-    assert loaded.info == INFO | {"contract": 1, "row_groups_sha256": hashlib.sha256(parquet).hexdigest()}
+    assert loaded.info == INFO | {"contract": 2, "row_groups_sha256": hashlib.sha256(parquet).hexdigest()}
     assert loaded.fingerprint == hashlib.sha256(info_json).hexdigest()
 
 
@@ -49,11 +49,11 @@ def test_no_row_groups(rows):
     assert (loaded.num_packs, loaded.row_groups.num_rows) == (0, 0)
 
 
-@pytest.mark.parametrize("version", [0, 2, "1", None])
+@pytest.mark.parametrize("version", [0, 1, "2", None])
 def test_another_version_is_refused(rows, version):
     info_json, parquet = manifest.dump(INFO, rows)
     changed = json.dumps(json.loads(info_json) | {"contract": version}).encode()
-    with pytest.raises(ContractError, match=f"contract version {version!r} is not 1, .*install .* or pack it again"):
+    with pytest.raises(ContractError, match=f"contract version {version!r} is not 2, .*install .* or pack it again"):
         manifest.load(changed, parquet)
 
 
@@ -67,7 +67,7 @@ def test_a_file_of_another_commit_is_refused(rows):
         manifest.load(info_json, other)
 
 
-@pytest.mark.parametrize("text", [b"", b"<html>404</html>", b"[]", b'"manifest"', b"\xff\xfe", b'{"contract": 1}'])
+@pytest.mark.parametrize("text", [b"", b"<html>404</html>", b"[]", b'"manifest"', b"\xff\xfe", b'{"contract": 2}'])
 def test_what_is_no_manifest_is_refused(text):
     with pytest.raises(ContractError, match=r"^manifest: "):
         manifest.load(text, b"")

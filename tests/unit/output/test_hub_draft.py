@@ -22,7 +22,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=<:DeprecationWarnin
 NUM_SHARDS = 5
 RUN = Run(run="1" * 64, shards="2" * 64, num_shards=NUM_SHARDS)
 OTHER = Run(run="3" * 64, shards="4" * 64, num_shards=NUM_SHARDS)
-INFO = {"contract": 1, "run": RUN.run, "runs": [{"run": RUN.run}], "totals": {}}
+INFO = {"contract": 2, "run": RUN.run, "runs": [{"run": RUN.run}], "totals": {}}
 FILES = {
     "report.json": b"{}",
     "manifest/train.json": json.dumps(INFO).encode(),

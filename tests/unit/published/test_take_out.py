@@ -221,7 +221,7 @@ def test_what_is_refused_leaves_nothing_in_a_folder(tmp_path, monkeypatch):
 
     def look(*arguments):
         looked.append(arguments)
-        raise takedown_proof.TakedownError("shows an image that is to be taken down")
+        raise wanted.TakedownError("shows an image that is to be taken down")
 
     monkeypatch.setattr(take_out, "prove", look)
     assert takedown.main(["--repo", folder.folder, f"--ids={gone[0]}", "--processor", str(DEMO / "processor")]) == 1
