@@ -33,7 +33,7 @@ test: setup ## all tests but the slow ones, and how much of the code they run
 	$(BIN)/coverage report --format=total | sed 's/.*/coverage: & % of the lines of jobs and packing_udfs, Spark workers aside/'
 
 test-slow: setup test-spark-4.0 ## faults, kills, clusters, the oldest Spark and other tests that take minutes
-	$(BIN)/pytest -m slow
+	$(BIN)/pytest -m slow -n 2 --dist loadgroup
 
 # The oldest Spark that we support in a folder of its own, in front of the newest on the path; all else is shared.
 OLD_SPARK := $(CURDIR)/.spark-4.0

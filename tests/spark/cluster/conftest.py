@@ -29,6 +29,7 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if here in item.path.parents:
             item.add_marker(pytest.mark.slow)
+            item.add_marker(pytest.mark.xdist_group("cluster"))  # one cluster, so one process
 
 
 @pytest.fixture(scope="session")
