@@ -397,7 +397,7 @@ def test_names_that_the_configuration_gives(spark):
     [
         (
             {"columns": {"caption": "alt"}},
-            r"there is no column 'alt'; there are image struct<bytes:binary,path:string>, t",
+            r"there is no column 'alt' with values; there are image struct<bytes:binary,path:string>, t",
         ),
         ({"columns": {"caption": "text.en"}}, "there is no column 'text.en'"),
         ({"columns": {"captions": "text"}}, "no adapter has a column 'captions'; they have images, image, texts, "),

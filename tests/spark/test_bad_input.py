@@ -106,7 +106,7 @@ def test_missing_columns_are_named(run_main, tmp_path):
     assert "user/texts: the adapter vqa needs image or video, question, answer (text) or answers (a list" in error
     assert "the columns are text string" in error
     error = run_main(sources=[{"repo": "user/texts", "columns": {"caption": "words"}}])
-    assert "sources.0.columns: user/texts: there is no column 'words'; there are text string" in error
+    assert "sources.0.columns: user/texts: there is no column 'words' with values; there are text string" in error
 
 
 def test_a_token_that_may_not_write(run_main, session_hub):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -36,7 +37,12 @@ def sha256_of(folder) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def packed_folder(spark, tmp_path_factory) -> dict:
-    return pack_folder(spark, tmp_path_factory.mktemp("volume") / "packed")
+    """The demo's files by the paths that they have on the Hub, which packs name."""
+    place = tmp_path_factory.mktemp("volume")
+    for folder in (DEMO / "source").iterdir():
+        if folder.is_dir():
+            shutil.copytree(folder, place / folder.name / folder.name)
+    return pack_folder(spark, place / "packed", source=place)
 
 
 def test_the_data_is_the_hubs_byte_for_byte(packed, packed_folder, api):

@@ -70,7 +70,7 @@ def test_columns_may_differ_where_no_adapter_needs_them(spark, tmp_path):
     [
         ({}, "has no Parquet files; it has nothing"),
         ({"x.txt": b"text"}, "has no Parquet files; it has x.txt"),
-        ({"x.parquet": b"text"}, "x.parquet: .*Parquet magic bytes not found|x.parquet: .*size is 4 bytes"),
+        ({"x.parquet": b"text"}, "x.parquet: it has no Parquet footer; it has 4 bytes"),
         ({"a%20b.parquet": b""}, "a%20b.parquet: Spark takes .* in a name for something else; rename it"),
         ({"a:b.parquet": b""}, "a:b.parquet: Spark takes .* in a name for something else; rename it"),
     ],
@@ -108,7 +108,7 @@ def test_files_of_other_columns(tmp_path):
         [{"image": None, "question": 1, "answer": "a"}],
         VQA.set(1, pa.field("question", pa.int64())),
     )
-    with pytest.raises(SourceError, match=r"1\.parquet: its column question is int64, in the files before it string"):
+    with pytest.raises(SourceError, match=r"1\.parquet: its column question is int64, and string in 0\.parquet"):
         pin(folder_source(tmp_path), "sources.0")
     pq.write_table(pa.table({"image": [b"1"]}), tmp_path / "1.parquet")
     with pytest.raises(SourceError, match=r"1\.parquet: it lacks the columns question, answer, which other files"):

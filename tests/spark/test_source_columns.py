@@ -53,14 +53,13 @@ def test_a_column_that_is_null_in_the_first_file(spark, tmp_path, kind, empty):
 
 @pytest.mark.parametrize("kind", ["hub", "folder"])
 def test_views_and_dictionaries(spark, tmp_path, kind):
+    rows = vqa_rows(0, 3)
     image = pa.struct([("bytes", pa.binary_view()), ("path", pa.string_view())])
-    words = pa.dictionary(pa.int32(), pa.string())
-    schema = pa.schema([("images", pa.list_(image)), ("question", words), ("answer", pa.string_view())])
-    columns = [[row[name] for row in listed(vqa_rows(0, 3))] for name in schema.names]
-    arrays = [pa.array(values, pa.large_list(image) if name == "images" else pa.string())
-              for name, values in zip(schema.names, columns, strict=True)]  # fmt: skip
-    table = pa.table([arrays[0].cast(schema.types[0]), arrays[1].dictionary_encode(), arrays[2].cast(schema.types[2])],
-                     names=schema.names)  # fmt: skip
+    table = pa.table({
+        "image": pa.array([row["image"] for row in rows], image),
+        "question": pa.array([row["question"] for row in rows]).dictionary_encode(),
+        "answer": pa.array([row["answer"] for row in rows], pa.string_view()),
+    })  # fmt: skip
     found = samples_of(spark, place_of(kind, tmp_path, {"train-0.parquet": parquet(table)}))
     assert answers(found) == ["answer 0", "answer 1", "answer 2"]
     assert [bytes(row.images[0].bytes) for row in found] == [picture(i) for i in range(3)]

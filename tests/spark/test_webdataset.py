@@ -11,6 +11,7 @@ from datasets import Features, Image, List, Value, load_dataset
 from datasets.download import StreamingDownloadManager
 from datasets.packaged_modules.webdataset.webdataset import WebDataset
 from huggingface_hub import HfFileSystem
+from pyspark.sql.types import StructType
 
 from jobs.sources import hub_rows
 from jobs.sources import pin as pin_module
@@ -166,8 +167,9 @@ def test_slices_of_a_folder(monkeypatch, form, session_hub):
         f"user/sliced-{form}", {f"train/metadata.{form}": meta} | {f"train/{i}.jpg": picture(i) for i in range(23)}
     )
     monkeypatch.setattr(hub_rows, "SLICE_ROWS", 10)
-    data_source = HuggingFace({"path": repo, "provenance": "true", "columns": '["image", "text"]'})
-    reader = data_source.reader(data_source.schema())
+    data_source = HuggingFace({"path": repo, "provenance": "true"})
+    schema = data_source.schema()
+    reader = data_source.reader(StructType([schema[name] for name in ("image", "text", "_file", "_row")]))
     slices = reader.partitions()
     assert [(s.file, s.start, s.stop) for s in slices] == [(0, 0, 10), (0, 10, 20), (0, 20, None)]
     session_hub.requests.clear()
@@ -211,7 +213,7 @@ def test_lists_of_files_and_columns_of_files_with_names():
 
 def test_a_folder_without_words(spark):
     upload("user/wordless", {f"train/{kind}/{i}.jpg": picture(i) for i, kind in enumerate(("cat", "dog"))})
-    with pytest.raises(SourceError, match=r"no adapter knows the columns image struct.*, label bigint"):
+    with pytest.raises(SourceError, match=r"user/wordless is a folder without metadata\.csv, "):
         pin(source("user/wordless"), "sources.0")
 
 

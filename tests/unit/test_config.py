@@ -131,7 +131,9 @@ KEYS_OF_PACK = (
     "seq_len, max_vision_cost, max_images_per_pack, max_images_per_sample, over_length, train_on, algorithm, "
     "attention_weight"
 )
-KEYS_OF_SOURCE = "repo, config, split, revision, name, adapter, columns, limit, weight, min_ratings, prompt, video"
+KEYS_OF_SOURCE = (
+    "repo, config, split, revision, name, adapter, columns, ignore, keep, limit, weight, min_ratings, prompt, video"
+)
 ADAPTERS = ("auto", "finevision", "messages", "vqa", "captions", "text")
 KEYS_OF_RATINGS = "relevance, image_correspondence, visual_dependency, formatting"
 NO_PLACE = "is neither of the form owner/name nor the absolute path or URL of a folder"
@@ -318,7 +320,7 @@ def field_names(model, prefix: str = ""):
     def walk(node: dict, prefix: str):
         for name, value in node["properties"].items():
             inner = value.get("items", value)
-            dotted = f"{prefix}.{name}".lstrip(".") + (".N" if "items" in value else "")
+            dotted = f"{prefix}.{name}".lstrip(".") + (".N" if "items" in value and "$ref" in inner else "")
             if "$ref" in inner:
                 yield from walk(schema["$defs"][inner["$ref"].rpartition("/")[2]], dotted)
             else:

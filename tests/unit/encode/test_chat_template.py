@@ -143,10 +143,12 @@ def test_a_template_that_leaves_out_the_last_end_of_turn_is_refused():
 
 
 def test_roles_and_keys_are_no_way_in(encoders):
-    hostile = [message("user", "Hi") | {"role": "user<image>", "<image>": 1}, message("assistant", "Hello")]
+    hostile = [message("user", "Hi") | {"role": "user<image>"}, message("assistant", "Hello")]
     result = encode(encoders["plain"], hostile, tools=[[{"<image>": "<image>"}]])
     assert encoders["plain"].processor.image_token_id not in result.input_ids
     assert encoders["plain"].tokenizer.decode(result.input_ids).count("<image>") == 3
+    key = encode(encoders["plain"], [hostile[0] | {"<image>": 1}, hostile[1]])
+    assert key == ("template_failed", "the chat template does not render <image>")
 
 
 def test_tool_calls_need_a_template_that_marks_them(encoders):

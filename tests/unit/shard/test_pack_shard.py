@@ -99,7 +99,7 @@ def test_the_order_of_rows_leaves_no_trace(rows, packed, encoder, tmp_path):
 
 def test_the_index_and_the_form_of_the_frame_leave_no_trace(rows, packed, encoder, tmp_path):
     """Lists instead of arrays, NaN instead of None, floats instead of integers, more columns, an index of its own."""
-    frame = pd.DataFrame(rows, index=range(1000, 1000 + len(rows)))[::-1]
+    frame = pd.DataFrame(rows, columns=SAMPLE_SCHEMA.names, index=range(1000, 1000 + len(rows)))[::-1]
     frame["copy"] = frame["copy"].astype(float)
     frame["num_turns_dropped"] = frame["num_turns_dropped"].astype(float)
     frame["reason"] = [np.nan if value is None else value for value in frame["reason"]]
