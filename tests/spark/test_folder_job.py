@@ -83,7 +83,7 @@ def test_the_same_run_again_starts_no_spark(packed_folder, monkeypatch, tmp_path
     before = {path: path.stat().st_mtime_ns for path in Path(output).rglob("*") if path.is_file()}
     monkeypatch.setattr(pack, "_pack", None)
     job = tmp_path / "job.json"
-    job.write_text(json.dumps(folder_tree(output)))
+    job.write_text(json.dumps(folder_tree(output, source=Path(output).parent)))
     assert pack.main(["--config", str(job)]) == 0
     assert f"published    {output} at {packed_folder['commit'][:12]}\n" in capsys.readouterr().out
     assert {path: path.stat().st_mtime_ns for path in Path(output).rglob("*") if path.is_file()} == before

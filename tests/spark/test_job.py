@@ -254,7 +254,7 @@ def test_too_much_quarantine_fails_with_the_reasons(run_demo, packed, api):
 def test_nothing_fits_is_an_error_and_not_an_empty_dataset(run_demo, api):
     pictures = demo_tree("user/nothing")["sources"][1]
     lenient = {"max_quarantine_fraction": 1.0}
-    with pytest.raises(QualityError, match="rows .* are quarantined, and none is left; nothing was published"):
+    with pytest.raises(QualityError, match=r"rows .* are quarantined, and none is left; nothing was published"):
         run_demo("user/nothing", sources=[pictures], pack={"max_vision_cost": 1}, quality=lenient)
     assert set(files_of(api, "user/nothing")) == {".gitattributes"}
 

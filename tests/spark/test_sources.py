@@ -182,7 +182,7 @@ def test_a_private_repository_without_a_token(private, monkeypatch):
     ("files", "message"),
     [
         ({}, "cannot be read as a dataset: "),
-        ({"data/train.parquet": b"no parquet at all"}, r"data/train\.parquet: it has no Parquet footer; it has 17 bytes"),
+        ({"data/train.parquet": b"no parquet at all"}, r"train\.parquet: it has no Parquet footer; it has 17 bytes"),
         (
             {"data/train-0.parquet": vqa_row_file(0, 1), "data/train-1.parquet": b""},
             r"data/train-1\.parquet: it has no Parquet footer; it has 0 bytes",
