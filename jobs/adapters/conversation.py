@@ -4,7 +4,7 @@ import operator
 from collections.abc import Callable, Mapping
 from functools import reduce
 
-from pyspark.sql.types import ArrayType, StringType
+from pyspark.sql.types import ArrayType, BooleanType, StringType
 
 from jobs.adapters import expressions as E
 from jobs.adapters.columns import Field
@@ -12,18 +12,19 @@ from jobs.adapters.expressions import Expression
 from jobs.adapters.parts import MEDIA, part
 
 __all__ = [
+    "EXTRAS",
+    "TRAIN",
     "TYPES",
     "as_text",
     "embedded",
     "from_uri",
     "given_to_template",
-    "has_marker",
     "is_untrained",
     "part_of",
     "reason_of",
     "reason_of_indices",
     "reason_of_urls",
-    "split",
+    "reason_of_weights",
 ]
 
 # Types of parts, of chat templates and of OpenAI's two APIs, as the chat-template form names them.
@@ -32,6 +33,11 @@ TYPES = {
     **dict.fromkeys(("image", "image_url", "input_image"), "image"),
     **dict.fromkeys(("video", "video_url", "input_video"), "video"),
 }
+EXTRAS = (  # fields of a turn that go to the template
+    *("tool_calls", "function_call", "reasoning_content", "reasoning", "thinking"),
+    *("name", "tool_call_id"),
+)
+TRAIN = ("weight", "train", "training", "trainable", "loss")  # 0 or false: the turn is not trained
 _KNOWN_ROLES = ("system", "developer", "user", "assistant", "tool")
 
 
@@ -51,13 +57,24 @@ def given_to_template(field: Field, given: Expression) -> Expression:
 
 def is_untrained(fields: Mapping[str, Field], turn: Expression) -> Expression | None:
     """Whether a turn says that it is not to be trained; None where no turn can."""
-    found = [turn["weight"] == 0] if "weight" in fields else []
-    found += [~turn["train"]] if "train" in fields else []
+    found = [_is_false(fields[name], turn[name]) for name in TRAIN if name in fields]
     return reduce(operator.or_, [E.coalesce(one, False) for one in found]) if found else None
 
 
-def has_marker(text: Expression) -> Expression:
-    return E.coalesce(text.has("<image>") | text.has("<video>"), False)
+def _is_false(field: Field, given: Expression) -> Expression:
+    return ~given if isinstance(field.kind, BooleanType) else given == 0
+
+
+def reason_of_weights(fields: Mapping[str, Field], turns: Expression) -> Expression:
+    """A weight of a turn that is neither 0 nor 1."""
+    names = [name for name in TRAIN if name in fields and not isinstance(fields[name].kind, BooleanType)]
+    return E.coalesce(E.constant(None, "string"), *(_reason_of_weight(name, turns) for name in names))
+
+
+def _reason_of_weight(name: str, turns: Expression) -> Expression:
+    odd = turns.transform(lambda turn: turn[name]).filter(lambda w: ~((w == 0) | (w == 1)))
+    told = E.constant(f"field_unsupported: {name} ", "string").join(odd.get(0).as_text())
+    return E.when(odd.size() > 0, told.join(", where 0 and 1 can be trained"))
 
 
 def reason_of_indices(chosen: Expression, images: Expression) -> Expression:
@@ -89,7 +106,7 @@ def reason_of_urls(turns: Expression, url: Field) -> Expression:
         return reduce(lambda struct, name: struct[name], url.path, given)
 
     urls = turns.transform(lambda turn: turn["second"].transform(at)).flatten()
-    others = urls.filter(lambda one: ~one.is_null() & ~one.starts("data:"))
+    others = urls.filter(lambda one: ~one.is_null() & ~one.lower().starts("data:"))
     told = E.constant("field_unsupported: image_url ", "string").join(others.get(0).start(100), " is not fetched")
     return E.when(others.size() > 0, told)
 
@@ -97,23 +114,6 @@ def reason_of_urls(turns: Expression, url: Field) -> Expression:
 def part_of(kind: Expression, text: Expression) -> Expression:
     kind = kind.renamed(TYPES)
     return part(kind, E.when(kind == "text", text))
-
-
-def split(text: Expression, *, has_images: bool, has_videos: bool) -> Expression:
-    """The parts of a text with `<image>` and `<video>` in it; a line break on each side of a marker goes with it.
-
-    "<image>\\nWhat is it?" ─▶ [image, "What is it?"]
-    """
-    markers = {"<image>": "image" if has_images else "video"} | ({"<video>": "video"} if has_videos else {})
-    alone = text.unwrap(f"\\n?({'|'.join(markers)})\\n?")
-    pieces = alone.split("|".join(f"(?<={marker})|(?={marker})" for marker in markers))
-
-    def of_piece(piece: Expression) -> Expression:
-        is_marker = piece.is_in(tuple(markers))
-        return part(E.when(is_marker, piece.renamed(markers), "text"), E.when(~is_marker, piece))
-
-    parts = pieces.filter(lambda piece: ~(piece == "")).transform(of_piece)
-    return E.when(parts.size() == 0, E.array(part("text", text)), parts)
 
 
 def reason_of(messages: Expression) -> Expression:
@@ -125,7 +125,8 @@ def reason_of(messages: Expression) -> Expression:
     )
     strange = messages.transform(lambda said: said["role"]).filter(lambda role: ~role.is_in(_KNOWN_ROLES))
     is_unknown = parts.any(lambda one: ~one["type"].is_in(("text", "image", "video")))
-    unsupported = E.when(is_unknown, "part_unsupported")
+    unknown = parts.transform(lambda one: one["type"]).filter(lambda kind: ~kind.is_in(("text", "image", "video")))
+    unsupported = E.when(is_unknown, E.constant("part_unsupported: ", "string").join(unknown.get(0)))
     role = E.constant("role_unknown: ", "string").join(strange.get(0))
     return E.when(is_missing, "texts_missing", E.when(strange.size() > 0, role, unsupported))
 

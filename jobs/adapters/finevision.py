@@ -11,7 +11,7 @@ from jobs.adapters import expressions as E
 from jobs.adapters.adapter import Adapter, Sample
 from jobs.adapters.columns import Columns, Field, Turns, turns_of
 from jobs.adapters.expressions import Expression
-from jobs.adapters.parts import exchange, media, pairs, placeholders, value
+from jobs.adapters.parts import exchange, media, pairs, part, placeholders, value
 from packing_udfs.config import Source
 
 __all__ = ["FineVision"]
@@ -53,7 +53,8 @@ class FineVision(Adapter):
         reason = E.when(is_missing, "texts_missing", E.when(kept.size() == 0, "ratings"))
 
         def asked(turn: Expression, i: Expression) -> Expression:
-            return exchange(placeholders(E.when(i == 0, images.size(), 0), 0), turn["first"], turn["second"])
+            shown = placeholders(E.when(i == 0, images.size(), 0), 0)
+            return exchange(E.concat(shown, E.array(part("text", turn["first"]))), turn["second"])
 
         return Sample(kept.transform(asked).flatten(), images, reason, turns.size() - kept.size())
 

@@ -12,41 +12,52 @@ k-th placeholder of a kind is the row's k-th image or video, or the one that the
 unequal numbers ends in the quarantine (`image_count`). Images inside the content (`content[].image` with bytes) are
 taken from there.
 
-What else a turn has goes to the chat template (`EXTRAS`), or says whether the turn is trained (`weight`, `train`). A
+What else a turn has goes to the chat template (`EXTRAS`), or says whether the turn is trained (`TRAIN`). A
 column `system` is a first message, a column `tools` goes to the template.
 """
 
 from dataclasses import dataclass, replace
 from typing import Self
 
-from pyspark.sql.types import ArrayType, DataType, IntegerType, LongType, StringType
+from pyspark.sql.types import ArrayType, BooleanType, DataType, IntegerType, LongType, NumericType, StringType
 
 from jobs.adapters import expressions as E
 from jobs.adapters.adapter import Adapter, Sample
 from jobs.adapters.columns import ColumnError, Columns, Field, Turns, element_of, field_of, media_kind, turns_of
 from jobs.adapters.conversation import (
+    EXTRAS,
+    TRAIN,
     TYPES,
     as_text,
     embedded,
     from_uri,
     given_to_template,
-    has_marker,
     is_untrained,
     part_of,
     reason_of,
     reason_of_indices,
     reason_of_urls,
-    split,
+    reason_of_weights,
 )
 from jobs.adapters.expressions import Expression
-from jobs.adapters.parts import CONTENT, MEDIA, media, medium, message, pairs, part, placeholders, value
+from jobs.adapters.parts import (
+    CONTENT,
+    MEDIA,
+    has_marker,
+    media,
+    medium,
+    message,
+    pairs,
+    part,
+    placeholders,
+    split,
+    value,
+)
 from packing_udfs.config import Source
 
 __all__ = ["Messages", "Text"]
 
 _ROLES = {"human": "user", "gpt": "assistant", "chatgpt": "assistant", "model": "assistant"}
-EXTRAS = ("tool_calls", "function_call", "reasoning_content")  # fields of a turn that a template renders
-_TRAIN = ("weight", "train")  # 0 and false: the turn is not trained
 
 
 @dataclass(frozen=True)
@@ -73,7 +84,16 @@ class Messages(Adapter):
     @property
     def fields(self) -> tuple[Field, ...]:
         more = [field for field in (self.system, self.tools) if field]
-        return (*self.turns.fields, *self.images, *self.videos, *more)
+        first, content, *others = self.turns.fields
+        return (first, *self._of_content(content), *others, *self.images, *self.videos, *more)
+
+    def _of_content(self, content: Field) -> tuple[Field, ...]:
+        """What is used of the content: all of a text, some fields of parts."""
+        struct = element_of(self.turns.kinds[1])
+        if not isinstance(self.turns.kinds[1], ArrayType):
+            return (content,)
+        found = (field_of(struct, "type"), field_of(struct, "text"), self.index, self.embedded, self.url)
+        return tuple(Field(content.path + field.path, field.kind) for field in found if field)
 
     @property
     def embedded(self) -> Field | None:
@@ -98,9 +118,11 @@ class Messages(Adapter):
         turns = E.once(pairs(self.turns))
         videos = E.once(media(self.videos, null_is_none=True))
         said = E.once(turns.transform(self._message))
-        reason = E.coalesce(reason_of(said), self._reason_of_turns(turns), self._reason_of_markers(source, said))
+        fields = {field.name.lower(): field for field in self.turns.more}
+        reason = E.coalesce(reason_of(said), reason_of_weights(fields, turns), self._reason_of_markers(source, said))
         if self.images:
             images = E.once(media(self.images, null_is_none=True))
+            reason = E.coalesce(reason, self._reason_of_two_places(turns, images))
         elif image := self.embedded:
             images = E.once(embedded(turns, image, lambda given: medium(given, image.kind)))
         elif self.url:
@@ -123,6 +145,15 @@ class Messages(Adapter):
             messages = E.when(E.coalesce(text.has_words(), False), E.concat(first, messages), messages)
         sample = Sample(messages, E.concat(images, videos), reason)
         return replace(sample, tools=as_text(self.tools, value(self.tools))) if self.tools else sample
+
+    def _reason_of_two_places(self, turns: Expression, images: Expression) -> Expression:
+        """Images in the content beside those of a column: which are shown is not known."""
+        found = [embedded(turns, field, lambda given: given) for field in (self.embedded, self.url) if field]
+        reason = E.constant(None, "string")
+        for one in found:
+            told = "image_count: images stand in the messages and in a column of their own"
+            reason = E.coalesce(reason, E.when((one.size() > 0) & (images.size() > 0), told))
+        return reason
 
     def _message(self, turn: Expression) -> Expression:
         role = turn["first"].lower().renamed(_ROLES)
@@ -188,15 +219,6 @@ class Messages(Adapter):
         found = E.coalesce(turns.transform(of_turn).flatten(), E.constant([], "array<bigint>"))
         return E.when(found.any(lambda i: ~i.is_null()), found, E.constant([], "array<bigint>"))
 
-    def _reason_of_turns(self, turns: Expression) -> Expression:
-        """A weight that is neither 0 nor 1."""
-        fields = {field.name.lower(): field for field in self.turns.more}
-        if "weight" not in fields:
-            return E.constant(None, "string")
-        odd = turns.transform(lambda turn: turn["weight"]).filter(lambda w: ~((w == 0) | (w == 1)))
-        told = E.constant("field_unsupported: weight ", "string").join(odd.get(0).as_text())
-        return E.when(odd.size() > 0, told.join(", where 0 and 1 can be trained"))
-
     def _reason_of_markers(self, source: Source, messages: Expression) -> Expression:
         """None: a marker in a source of images is a placeholder."""
         return E.constant(None, "string")
@@ -250,11 +272,17 @@ def _turns(columns: Columns) -> Turns | None:
 
 
 def _more(turns: Turns) -> tuple[Field, ...]:
-    """The further fields of a turn that are used. Raises ColumnError where a struct of lists has some."""
+    """The further fields of a turn that are used. Raises ColumnError for their types, and for a struct of lists."""
     struct = element_of(turns.field.kind)
-    found = [(name, field) for name in (*EXTRAS, *_TRAIN) if (field := field_of(struct, name))]
+    found = [(name, field) for name in (*EXTRAS, *TRAIN) if (field := field_of(struct, name))]
     if found and turns.is_transposed:
         raise ColumnError(f"{turns.field.name}.{found[0][0]} is one list for all turns: store a list of turns instead")
+    for name, field in found:
+        if name in TRAIN and not isinstance(field.kind, BooleanType | NumericType):
+            raise ColumnError(
+                f"{turns.field.name}.{field.name} is {field.kind.simpleString()}, and says whether a turn is trained: "
+                "store true or false, or 1 or 0"
+            )
     return tuple(field for _, field in found)
 
 

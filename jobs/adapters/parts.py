@@ -16,12 +16,14 @@ __all__ = [
     "MEDIA",
     "answered",
     "exchange",
+    "has_marker",
     "media",
     "medium",
     "message",
     "pairs",
     "part",
     "placeholders",
+    "split",
     "value",
 ]
 
@@ -96,9 +98,8 @@ def placeholders(num_images: Expression, num_videos: Expression | int) -> Expres
     return E.concat(E.repeat(part("image"), num_images), E.repeat(part("video"), num_videos))
 
 
-def exchange(before: Expression, question: Expression, answer: Expression) -> Expression:
-    """Two messages: a question after the parts `before`, and its answer."""
-    asked = E.concat(before, E.array(part("text", question)))
+def exchange(asked: Expression, answer: Expression) -> Expression:
+    """Two messages: the parts of a question, and its answer."""
     return E.array(message("user", asked), message("assistant", E.array(part("text", answer))))
 
 
@@ -108,5 +109,28 @@ def answered(images: tuple[Field, ...], videos: tuple[Field, ...], question: Exp
     played = E.once(media(videos, null_is_none=bool(images)))
     answer = E.once(answer)
     is_missing = question.is_null() | ~E.coalesce(answer.has_words(), False)
-    messages = exchange(placeholders(shown.size(), played.size()), question, answer)
+    marked = split(question, has_images=bool(images), has_videos=bool(videos))
+    before = E.concat(placeholders(shown.size(), played.size()), E.array(part("text", question)))
+    messages = exchange(E.when(has_marker(question), marked, before), answer)
     return Sample(messages, E.concat(shown, played), E.when(is_missing, "texts_missing"))
+
+
+def has_marker(text: Expression) -> Expression:
+    return E.coalesce(text.has("<image>") | text.has("<video>"), False)
+
+
+def split(text: Expression, *, has_images: bool, has_videos: bool) -> Expression:
+    """The parts of a text with `<image>` and `<video>` in it; a line break on each side of a marker goes with it.
+
+    "<image>\\nWhat is it?" ─▶ [image, "What is it?"]
+    """
+    markers = {"<image>": "image" if has_images else "video"} | ({"<video>": "video"} if has_videos else {})
+    alone = text.unwrap(f"\\n?({'|'.join(markers)})\\n?")
+    pieces = alone.split("|".join(f"(?<={marker})|(?={marker})" for marker in markers))
+
+    def of_piece(piece: Expression) -> Expression:
+        is_marker = piece.is_in(tuple(markers))
+        return part(E.when(is_marker, piece.renamed(markers), "text"), E.when(~is_marker, piece))
+
+    parts = pieces.filter(lambda piece: ~(piece == "")).transform(of_piece)
+    return E.when(parts.size() == 0, E.array(part("text", text)), parts)

@@ -5,9 +5,10 @@ in the plan and in the report. Refused are a second column of images or videos, 
 change what is said, such as a system message: leaving them out would train something else without a word.
 """
 
+import re
 from collections.abc import Iterator
 
-from pyspark.sql.types import ArrayType, DataType, NullType, StructType
+from pyspark.sql.types import ArrayType, BinaryType, DataType, NullType, StringType, StructType
 
 from jobs.adapters.adapter import Adapter
 from jobs.adapters.columns import ColumnError, Field, element_of, media_kind
@@ -16,7 +17,9 @@ from packing_udfs.config import Source
 __all__ = ["unused_fields"]
 
 CONVERSATIONS = ("messages", "conversations", "texts")
-SAID = ("system", "tools")  # columns that change what a conversation says
+# Columns that change what a conversation says, and the adapters' names for them.
+SAID = {"system": "system", "system_prompt": "system", "tools": "tools", "functions": "tools"}
+_MEDIA_NAME = re.compile(r"image|img|photo|picture|video")
 
 
 def unused_fields(
@@ -33,8 +36,7 @@ def unused_fields(
         raise ColumnError(f"{strange[0]!r} is no unused column; these are {', '.join(found) or 'none'}", "ignore")
     left = {name: kind for name, kind in found.items() if name not in source.ignore}
     for name, kind in left.items():
-        if not (source.adapter == "text" and media_kind(kind)):  # somebody says that images are left aside
-            _check_may_stay(name, kind)
+        _check_may_stay(name, kind, adapter, leaves_media=source.adapter == "text")
     return tuple(left)
 
 
@@ -51,21 +53,31 @@ def _unused(kind: StructType, before: tuple[str, ...], paths: list[tuple[str, ..
             yield from _unused(struct, here, paths)
 
 
-def _check_may_stay(name: str, kind: DataType) -> None:
+def _check_may_stay(name: str, kind: DataType, adapter: Adapter, *, leaves_media: bool) -> None:
+    """Raises ColumnError for a field that changes what is said, or shown unless somebody leaves images aside."""
+    last, media = name.rpartition(".")[2].lower(), media_kind(kind)
     if isinstance(kind, NullType):
         return
     remedy = f"`ignore: [{name}]` leaves it out"
-    if isinstance(media_kind(kind), StructType):
+    is_named_so = _MEDIA_NAME.search(last) is not None
+    media = None if leaves_media else media
+    if isinstance(media, StructType) or (isinstance(media, BinaryType) and is_named_so):
         what = "images" if isinstance(kind, ArrayType) else "an image"
         raise ColumnError(
             f"the column {name} holds {what} that would not be shown: `columns: {{images: {name}}}` shows it, {remedy}",
             "columns",
         )
+    if isinstance(media, StringType) and is_named_so and not adapter.has_images:
+        raise ColumnError(
+            f"the column {name} names images or videos, which are read as bytes, never by path; {remedy}", "columns"
+        )
     if name in CONVERSATIONS:
         raise ColumnError(
             f"the column {name} would not be trained, which is {kind.simpleString()}: {remedy}", "columns"
         )
-    if name in SAID:
+    if last in SAID:
         raise ColumnError(
-            f"the column {name} changes what is said, and no adapter for it was chosen: {remedy}", "columns"
+            f"the column {name} changes what is said, and the adapter does not use it: where rows have messages, "
+            f"`columns: {{{SAID[last]}: {name}}}` does; {remedy}",
+            "columns",
         )

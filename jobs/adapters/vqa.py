@@ -1,7 +1,8 @@
 """Visual question answering: an image or a video, `question`, and `answer` or several `answers`.
 
 Of several answers the adapter takes the most frequent one, and the earliest of equals. Ten people answer each question
-of VQAv2 and TextVQA, and benchmarks count as right what most of them say.
+of VQAv2 and TextVQA, and benchmarks count as right what most of them say. `<image>` and `<video>` in a question are
+placeholders; without one, the images stand before it.
 """
 
 from dataclasses import dataclass

@@ -11,6 +11,7 @@ Cost: a JSON parse of each value, in Python, of such columns alone.
 """
 
 import json
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -19,16 +20,18 @@ import pyarrow as pa
 __all__ = ["decoded", "decoded_type", "has_json"]
 
 _TURNS = ("messages", "conversations")
+_CALLS = ("tool_calls", "function_call")
+_TEXTS = ("reasoning_content", "reasoning", "thinking", "name", "tool_call_id")
+_WEIGHTS = ("weight", "train", "training", "trainable", "loss")
 PARTS = pa.list_(pa.struct([("type", pa.string()), ("text", pa.string()), ("index", pa.int64())]))
 TURN = pa.struct(
     [
         ("role", pa.string()),
         ("content", PARTS),
-        ("tool_calls", pa.string()),
-        ("function_call", pa.string()),
-        ("reasoning_content", pa.string()),
-        ("weight", pa.float64()),
-        ("train", pa.bool_()),
+        *((name, pa.string()) for name in _CALLS),
+        *((name, pa.string()) for name in _TEXTS),
+        *((name, pa.float64()) for name in _WEIGHTS),
+        ("other", pa.string()),
     ]
 )
 
@@ -118,20 +121,29 @@ def _turns(found: Any) -> list[dict | None] | None:
 
 
 def _turn(turn: Any) -> dict | None:
-    """A turn of {role, content} or {from, value}; None for anything else."""
+    """A turn of {role, content} or {from, value}; None for anything else. `other`: fields that no adapter knows."""
     if not isinstance(turn, dict):
         return None
     role, content = turn.get("role", turn.get("from")), turn.get("content", turn.get("value"))
-    calls = {name: _dumped(turn[name]) for name in ("tool_calls", "function_call") if turn.get(name)}
-    reasoning, weight, train = (turn.get(name) for name in ("reasoning_content", "weight", "train"))
+    known = {"role", "from", "content", "value", *_CALLS, *_TEXTS, *_WEIGHTS}
+    other = {name: value for name, value in turn.items() if name not in known and value is not None}
     return {
         "role": role if isinstance(role, str) else None,
         "content": None if content is None else [_part(one) for one in _listed(content)],
-        "reasoning_content": reasoning if isinstance(reasoning, str) or reasoning is None else _dumped(reasoning),
-        "weight": float(weight) if isinstance(weight, int | float) else None,
-        "train": train if isinstance(train, bool) else None,
-        **calls,
+        "other": _dumped(other) if other else None,
+        **{name: _dumped(turn[name]) for name in _CALLS if turn.get(name)},
+        **{name: _as_text(turn[name]) for name in _TEXTS if turn.get(name) is not None},
+        **{name: _as_weight(turn[name]) for name in _WEIGHTS if turn.get(name) is not None},
     }
+
+
+def _as_text(value: Any) -> str:
+    return value if isinstance(value, str) else _dumped(value)
+
+
+def _as_weight(value: Any) -> float:
+    """0 and 1 for false and true; a value that says neither is no weight, and its row is quarantined."""
+    return float(value) if isinstance(value, int | float) else math.nan
 
 
 def _listed(value: Any) -> list:

@@ -55,7 +55,12 @@ class RowReader(DataSourceReader, ABC):
         """The rows of a slice. With provenance the columns FILE and ROW follow, the number of a repeat as ~row."""
         row, repeats = partition.start, Repeats() if self.empties_repeats else None
         for table in self.tables(partition):
-            columns = [_column(table, field) for field in self.schema]
+            try:
+                columns = [_column(table, field) for field in self.schema]
+            except pa.ArrowException as error:
+                raise ValueError(
+                    f"{self.paths[partition.file]}: its rows from {row} on are not of the types of all files: {error}"
+                ) from None
             for batch in pa.Table.from_arrays(columns, schema=self.schema).combine_chunks().to_batches():
                 numbers = np.arange(row, row + len(batch))
                 row += len(batch)

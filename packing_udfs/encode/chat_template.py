@@ -69,6 +69,10 @@ class Rendered(NamedTuple):
     spans: list[Span]
 
 
+# Fields of messages that a template may ignore: what is said is the same without them.
+_MAY_BE_LEFT_OUT = {"role", "content", "name", "tool_call_id"}
+
+
 class ChatTemplate:
     """The chat template of a processor. Raises ValueError when the processor has none."""
 
@@ -115,7 +119,7 @@ class ChatTemplate:
 
     def _check_rendered(self, text: str, chat: list[dict], tools: list | None) -> None:
         """Raises TemplateError for tools or a field of messages without which the text would be the same."""
-        for name in sorted(set().union(*chat) - {"role", "content"}):
+        for name in sorted(set().union(*chat) - _MAY_BE_LEFT_OUT):
             without = [_less(message, name) for message in chat]
             if self._text_of(without, tools) == text:
                 raise TemplateError(f"the chat template does not render {name}")

@@ -176,6 +176,51 @@ def test_weight_0_and_train_false_are_told(spark):
     assert found[1].reason == "field_unsupported: weight 0.5, where 0 and 1 can be trained"
 
 
+@pytest.mark.parametrize("kind", [pa.bool_(), pa.int64(), pa.float32()])
+@pytest.mark.parametrize("name", ["train", "training", "trainable", "loss"])
+def test_other_names_of_what_is_not_trained(spark, name, kind):
+    turns = [{"role": "assistant", "content": "a", name: pa.scalar(value).cast(kind).as_py()} for value in (0, 1)]
+    (found,) = samples(spark, chat_table([{"messages": [question(), *turns]}], **{name: kind}))
+    assert extras(found) == [None, {"train": False}, None]
+
+
+def test_what_says_whether_a_turn_is_trained_is_no_text():
+    with pytest.raises(adapters.ColumnError, match=r"messages\.train is string, and says whether a turn is trained: "):
+        unused(one_row(messages=pa.list_(pa.struct([*OPENAI.value_type, ("train", pa.string())]))))
+
+
+def test_names_and_thoughts_go_to_the_template(spark):
+    turns = [question() | {"name": "bob"}, {"role": "assistant", "content": "a", "thinking": "hm"},
+             {"role": "tool", "content": "r", "tool_call_id": "7"}]  # fmt: skip
+    table = chat_table([{"messages": turns}], name=pa.string(), thinking=pa.string(), tool_call_id=pa.string())
+    (found,) = samples(spark, table)
+    assert extras(found) == [{"name": "bob"}, {"thinking": "hm"}, {"tool_call_id": "7"}]
+
+
+def test_images_in_two_places_stop_the_row(spark):
+    one = pa.struct([("type", pa.string()), ("text", pa.string()), ("image", IMAGE)])
+    schema = pa.schema([
+        ("images", pa.list_(IMAGE)),
+        ("messages", pa.list_(pa.struct([("role", pa.string()), ("content", pa.list_(one))]))),
+    ])  # fmt: skip
+    said = [{"role": "user", "content": [{"type": "image", "image": image("1")}]}]
+    rows = [{"images": [image("2")], "messages": said}, {"images": [], "messages": said}]
+    both, alone = samples(spark, pa.Table.from_pylist(rows, schema))
+    assert both.reason == "image_count: images stand in the messages and in a column of their own"
+    assert (alone.reason, images(alone)) == (None, [])  # one placeholder and no image: image_count
+
+
+def test_markers_in_a_question_are_placeholders_where_they_stand(spark):
+    schema = pa.schema([("image", IMAGE), ("question", pa.string()), ("answer", pa.string())])
+    rows = [
+        {"image": image("1"), "question": q, "answer": "a"} for q in ("What is <image>?", "<image>\nWhat?", "What?")
+    ]
+    found = samples(spark, pa.Table.from_pylist(rows, schema))
+    assert [said(row)[0] for row in found] == [
+        ("user", "What is ", IMG, "?"), ("user", IMG, "What?"), ("user", IMG, "What?")
+    ]  # fmt: skip
+
+
 def test_a_system_column_is_the_first_message(spark):
     schema = pa.schema([("system", pa.string()), ("messages", OPENAI)])
     own = [{"role": "system", "content": "mine"}, question()]
@@ -222,6 +267,12 @@ def test_columns_and_fields_that_nobody_uses_are_named():
     assert unused(table, ignore=["url"]) == ("messages.id",)
     nested = one_row(jpg=pa.binary(), json=pa.struct([("text", pa.string()), ("score", pa.float64())]))
     assert unused(nested, columns={"caption": "json.text"}) == ("json.score",)
+    numbers = one_row(images=pa.list_(IMAGE), messages=OPENAI, num_images=pa.int64(), image_id=pa.string())
+    assert unused(numbers) == ("num_images", "image_id")
+    part = pa.struct([("type", pa.string()), ("text", pa.string()), ("image_url", pa.struct([("url", pa.string()),
+                      ("detail", pa.string())])), ("cache", pa.string())])  # fmt: skip
+    parts = one_row(messages=pa.list_(pa.struct([("role", pa.string()), ("content", pa.list_(part))])))
+    assert unused(parts) == ("messages.content.image_url.detail", "messages.content.cache")
 
 
 @pytest.mark.parametrize(
@@ -233,6 +284,18 @@ def test_columns_and_fields_that_nobody_uses_are_named():
             r"the column imgs holds images that would not be shown: `columns: \{images: imgs\}`",
         ),
         ({"images": pa.list_(IMAGE), "mask": IMAGE}, {}, "the column mask holds an image that would not be shown"),
+        ({"imgs": pa.list_(pa.binary())}, {}, "the column imgs holds images that would not be shown"),
+        (
+            {"image_path": pa.string()},
+            {},
+            "the column image_path names images or videos, which are read as bytes",
+        ),
+        (
+            {"system_prompt": pa.string()},
+            {},
+            r"the column system_prompt changes what is said, .*`columns: \{system: ",
+        ),
+        ({"functions": pa.string()}, {"adapter": "text"}, "the column functions changes what is said, and the adapter"),
         ({"conversations": pa.string()}, {}, "the column conversations would not be trained, which is string"),
         ({"url": pa.string()}, {"ignore": ["uri"]}, "'uri' is no unused column; these are url"),
     ],

@@ -173,7 +173,7 @@ def test_openai_parts_are_placeholders_where_they_stand(spark):
         ([{"role": None, "content": []}], "texts_missing"),
         ([{"role": "user", "content": [None]}], "texts_missing"),
         ([{"role": "user", "content": [{"type": "text", "text": None}]}], "texts_missing"),
-        ([{"role": "user", "content": [{"type": "audio", "text": None}]}], "part_unsupported"),
+        ([{"role": "user", "content": [{"type": "audio", "text": None}]}], "part_unsupported: audio"),
     ],
 )
 def test_conversations_that_are_none(spark, chat, reason):
@@ -316,7 +316,7 @@ def test_vqa(spark):
         {"image": image("1"), "question": "q", "answer": " "},
     ]
     found = samples(spark, pa.Table.from_pylist(rows, schema))
-    assert said(found[0]) == [("user", IMG, "what is <image>?"), ("assistant", "a tag")]
+    assert said(found[0]) == [("user", "what is ", IMG, "?"), ("assistant", "a tag")]
     assert list(found[1].images) == [None]  # goes to the quarantine as an image without bytes
     assert [row.reason for row in found] == [None, None, *["texts_missing"] * 3]
 

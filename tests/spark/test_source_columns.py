@@ -94,7 +94,7 @@ def test_json_in_parquet_is_decoded(spark, tmp_path, kind):
     repo = place_of(kind, tmp_path, {"train-0.parquet": parquet(pa.table({"messages": messages}))})
     good, bad = samples_of(spark, repo)
     assert [part.text for message in good.messages for part in message.content] == ["q", "a"]
-    assert bad.reason == "part_unsupported"
+    assert bad.reason == "part_unsupported: json"
 
 
 @pytest.mark.parametrize("kind", ["hub", "folder"])

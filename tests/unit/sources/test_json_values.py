@@ -59,8 +59,17 @@ def test_turns_of_several_types():
             {"role": "user", "content": text("42")},
             {"role": "assistant", "tool_calls": json.dumps(call, ensure_ascii=False)},
         ],
-        [{"role": "gpt", "content": text("a"), "weight": 0.0, "train": False, "reasoning_content": "hm"}, None],
+        [{"role": "gpt", "content": text("a"), "weight": 0.0, "train": 0.0, "reasoning_content": "hm"}, None],
     ]
+
+
+def test_fields_that_no_adapter_knows_stay_together_so_that_they_are_named():
+    turn = {"role": "user", "content": "q", "id": 7, "name": "bob", "thinking": {"a": 1}, "loss": "no", "seen": None}
+    (((found,),),) = [turns_of([[turn]], List(Json()))]
+    assert found.pop("loss") != found.get("loss")  # NaN, which is neither 0 nor 1
+    assert found == {
+        "role": "user", "content": text("q"), "name": "bob", "thinking": '{"a": 1}', "other": '{"id": 7}'
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("value", [7, "text", {"role": "user"}])
