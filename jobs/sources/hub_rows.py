@@ -10,7 +10,7 @@
 
 import re
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial, reduce
 from itertools import islice
 from pickle import UnpicklingError
@@ -59,9 +59,15 @@ class HubReader(RowReader):
     """Reads a split's files; with provenance, numbers their rows."""
 
     def __init__(
-        self, source: HuggingFaceSource, schema: pa.Schema, with_provenance: bool = True, empties_repeats: bool = False
+        self,
+        source: HuggingFaceSource,
+        schema: pa.Schema,
+        *,
+        with_provenance: bool = True,
+        empties_repeats: bool = False,
+        said: Sequence[str] = (),
     ):
-        """`schema`: the columns to read, as they are spelt in the source, in plain types.
+        """`schema`: the columns to read, as they are spelt in the source, in plain types; `said`: see `RowReader`.
 
         `empties_repeats`: a row that repeats an earlier one of its slice comes without its images or videos
         (`jobs.sources.repeats`).
@@ -71,7 +77,7 @@ class HubReader(RowReader):
             {name: _wanted(features[name], schema.field(name).type) for name in schema.names if name in features}
         )
         self.schema = schema
-        self.with_provenance, self.empties_repeats = with_provenance, empties_repeats
+        self.with_provenance, self.empties_repeats, self.said = with_provenance, empties_repeats, said
         self.files = row_files(source)
         self.paths = [path_in_repo(file) for file in self.files]
         self.is_parquet = isinstance(source.builder, Parquet)
@@ -80,7 +86,9 @@ class HubReader(RowReader):
         self._token, self._split = source.token, source.split
         # A task makes its own stream: one that is sent has torch's tensors in it, and workers may have no torch.
         self._builder: DatasetBuilder = source.builder
-        self._builder.info.features = features if self.is_folder else self.features
+        # Of generated rows, fields that are not read may have any type; tables are cast as a whole.
+        is_generated = not isinstance(self._builder, ArrowBasedBuilder) and not self.is_folder
+        self._builder.info.features = self.features if is_generated else features
         self._num_streams = _stream_of(source).num_shards
 
     def partitions(self) -> list[Slice]:

@@ -8,11 +8,14 @@ The released source fails to read WebDataset tars and folders of images or video
 two of provenance reads these alone. Options for that:
 
 - `provenance=true` adds two columns: `_file` (path in the repository) and `_row` (row in that file);
+- `said`, a JSON list of columns that texts are taken from (`jobs.sources.json_values`);
 - `empty_repeats=true`, with provenance: a row that repeats an earlier one of its partition comes without its images.
   Its `_row` is the complement ~row, which is negative.
 
 Python workers must be able to import the class: install the project or ship it with --py-files or --archives.
 """
+
+import json
 
 import pyspark
 from datasets import ArrowBasedBuilder
@@ -45,6 +48,7 @@ class HuggingFace(HuggingFaceDatasets):
             options = dict(self.options)
             self.has_provenance = options.pop("provenance", "false").lower() == "true"
             self.empties_repeats = self.has_provenance and options.pop("empty_repeats", "false").lower() == "true"
+            self.said: list[str] = json.loads(options.pop("said", "[]"))
             self.source = open_dataset(options)
         return self.source
 
@@ -61,4 +65,6 @@ class HuggingFace(HuggingFaceDatasets):
             return source.reader(schema)
         wanted = [field for field in schema.fields if field.name not in (FILE, ROW)]
         arrow = to_arrow_schema(StructType(wanted))
-        return HubReader(source, arrow, self.has_provenance, self.empties_repeats)
+        return HubReader(
+            source, arrow, with_provenance=self.has_provenance, empties_repeats=self.empties_repeats, said=self.said
+        )

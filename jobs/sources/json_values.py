@@ -3,7 +3,8 @@
 One number among a million texts makes all of them JSON, in which a text has quotes. So values are decoded as they are
 read. A text becomes the text. Conversations become turns of one type, whatever each of them is: a content that is text
 and one that is a list of parts are both a list of parts. A value that is neither text nor parts becomes a part of type
-`json`, which no adapter takes, so its row is quarantined. Other JSON stays JSON text.
+`json`, which no adapter takes, so its row is quarantined. In another column that an adapter takes texts from, lists and
+objects are no text, so the row's text is missing. Other JSON stays JSON text.
 
     "a0" and 42 in messages[].content    ─▶  [{"type": "text", "text": "a0"}]  and  [{"type": "json", "text": "42"}]
 
@@ -68,10 +69,11 @@ def _texts(kind: pa.DataType) -> pa.DataType:
     return pa.string() if is_json(kind) else kind
 
 
-def decoded(name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """A column's values, decoded."""
+def decoded(name: str, column: pa.ChunkedArray, *, is_said: bool = False) -> pa.ChunkedArray:
+    """A column's values, decoded. `is_said`: an adapter takes its texts, so lists and objects in it become null."""
     is_turns = name.lower() in _TURNS
-    kind, decode = decoded_type(name, column.type), _decoder(column.type, _parsed if is_turns else _text)
+    of_json = _parsed if is_turns else _said if is_said else _text
+    kind, decode = decoded_type(name, column.type), _decoder(column.type, of_json)
     chunks = []
     for chunk in column.chunks:
         values = map(decode, chunk.to_pylist())
@@ -100,6 +102,11 @@ def _text(value: str | None) -> str | None:
     """A text that JSON holds; other JSON as it is."""
     found = _parsed(value)
     return found if isinstance(found, str) else value
+
+
+def _said(value: str | None) -> str | None:
+    """As `_text`; null for a list or an object, which nobody says."""
+    return None if isinstance(_parsed(value), list | dict) else _text(value)
 
 
 def _parsed(value: str | None) -> Any:

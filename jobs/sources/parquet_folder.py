@@ -128,7 +128,7 @@ def rows(spark: SparkSession, pinned: PinnedSource) -> DataFrame:
         parts.append(spark.read.schema(schema).parquet(*plain).select(*pinned.columns, *place))
     if odd:
         spark.dataSource.register(OddFiles)
-        options = {"folder": pinned.source.repo, "files": json.dumps(odd)}
+        options = {"folder": pinned.source.repo, "files": json.dumps(odd), "said": json.dumps(pinned.said)}
         whole = StructType([*schema.fields, StructField(FILE, StringType()), StructField(ROW, LongType())])
         parts.append(spark.read.format(OddFiles.name()).schema(whole).options(**options).load())
     return reduce(DataFrame.unionByName, parts)
@@ -166,8 +166,8 @@ class FolderReader(RowReader):
 
     is_random = True
 
-    def __init__(self, folder: str, paths: Sequence[str], schema: StructType):
-        self.schema, self.paths, self._folder = to_arrow_schema(schema), paths, folder
+    def __init__(self, folder: str, paths: Sequence[str], schema: StructType, said: Sequence[str]):
+        self.schema, self.paths, self.said, self._folder = to_arrow_schema(schema), paths, said, folder
 
     def partitions(self) -> list[Slice]:
         return [Slice(i) for i in range(len(self.paths))]
@@ -187,4 +187,5 @@ class OddFiles(DataSource):
 
     def reader(self, schema: StructType) -> FolderReader:
         wanted = StructType([field for field in schema.fields if field.name not in (FILE, ROW)])
-        return FolderReader(self.options["folder"], json.loads(self.options["files"]), wanted)
+        files, said = (json.loads(self.options[name]) for name in ("files", "said"))
+        return FolderReader(self.options["folder"], files, wanted, said)

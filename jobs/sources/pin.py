@@ -5,6 +5,7 @@ files at the pinned commit (`jobs.sources.row_counts` says what that costs). The
 are not taken from the job's own reading. This module pins datasets on the Hub, `jobs.sources.parquet_folder` folders.
 """
 
+import json
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -65,7 +66,7 @@ def read(spark: SparkSession, pinned: PinnedSource, seed: int = 0, *, drops_dupl
     """
     if is_folder(pinned.source.repo):
         return to_samples(parquet_folder.rows(spark, pinned), pinned, seed)
-    options = {"provenance": "true"} | _options(pinned.source, pinned.commit)
+    options = {"provenance": "true", "said": json.dumps(pinned.said)} | _options(pinned.source, pinned.commit)
     if drops_duplicates and not pinned.source.limit and pinned.source.weight == 1.0:
         options["empty_repeats"] = "true"
     schema = StructType(pinned.read_schema.fields + PROVENANCE)
@@ -88,8 +89,9 @@ def open_reader(pinned: PinnedSource) -> RowReader:
     """For reading some of a source without Spark: of a repository, what the tasks of `read` read with."""
     if is_folder(pinned.source.repo):
         paths = [file.path for file in pinned.files]
-        return parquet_folder.FolderReader(pinned.source.repo, paths, pinned.read_schema)
-    return HubReader(open_dataset(_options(pinned.source, pinned.commit)), to_arrow_schema(pinned.read_schema))
+        return parquet_folder.FolderReader(pinned.source.repo, paths, pinned.read_schema, pinned.said)
+    opened = open_dataset(_options(pinned.source, pinned.commit))
+    return HubReader(opened, to_arrow_schema(pinned.read_schema), said=pinned.said)
 
 
 def _options(source: Source, commit: str) -> dict[str, str]:

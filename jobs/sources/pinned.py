@@ -66,6 +66,11 @@ class PinnedSource:
         return Use(self.adapter, self.kept, self.unused).columns
 
     @property
+    def said(self) -> list[str]:
+        """The columns that the adapter takes texts from, or anything else."""
+        return list(dict.fromkeys(field.path[0] for field in self.adapter.fields))
+
+    @property
     def read_schema(self) -> StructType:
         """The columns to read, and of structs the fields, in types that Spark has."""
         assert self.schema is not None, "a source is pinned with its columns"

@@ -4,7 +4,7 @@ These plain types are not large, fixed-size, dictionary or extension types, and 
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,6 +42,7 @@ class RowReader(DataSourceReader, ABC):
     is_random: bool  # whether rows anywhere in a file can be read without those before
     with_provenance = True
     empties_repeats = False
+    said: Collection[str] = ()  # columns that the adapter takes texts from
 
     @abstractmethod
     def partitions(self) -> list[Slice]:
@@ -56,7 +57,7 @@ class RowReader(DataSourceReader, ABC):
         row, repeats = partition.start, Repeats() if self.empties_repeats else None
         for table in self.tables(partition):
             try:
-                columns = [_column(table, field) for field in self.schema]
+                columns = [_column(table, field, field.name in self.said) for field in self.schema]
             except pa.ArrowException as error:
                 raise ValueError(
                     f"{self.paths[partition.file]}: its rows from {row} on are not of the types of all files: {error}"
@@ -75,13 +76,13 @@ class RowReader(DataSourceReader, ABC):
         return pa.RecordBatch.from_arrays([*batch.columns, file, pa.array(numbers, pa.int64())], names)
 
 
-def _column(table: pa.Table, field: pa.Field) -> pa.ChunkedArray | pa.Array:
+def _column(table: pa.Table, field: pa.Field, is_said: bool) -> pa.ChunkedArray | pa.Array:
     """A table's column in its plain type; null where there is none."""
     if field.name not in table.column_names:
         return pa.nulls(len(table), field.type)
     column = table[field.name]
     if has_json(column.type):
-        column = decoded(field.name, column)
+        column = decoded(field.name, column, is_said=is_said)
     if isinstance(column.type, pa.BaseExtensionType):
         column = pa.chunked_array([chunk.storage for chunk in column.chunks], column.type.storage_type)
     return column if column.type == field.type else column.cast(field.type)

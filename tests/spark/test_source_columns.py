@@ -97,6 +97,17 @@ def test_json_in_parquet_is_decoded(spark, tmp_path, kind):
     assert bad.reason == "part_unsupported: json"
 
 
+def test_what_is_said_may_be_no_list_and_what_is_kept_may(spark):
+    """In JSON lines, where one such row makes all of them JSON."""
+    lines = [{"question": "q", "messages": [{"role": "user", "content": "q"}], "note": i} for i in range(3)]
+    lines[1]["messages"][0]["content"] = ["q", {"a": 1}]
+    lines[2]["note"] = {"seen": True}
+    data = "".join(json.dumps(line) + "\n" for line in lines).encode()
+    found = samples_of(spark, upload("user/a-list-said", {"train.jsonl": data}), keep=["note"], ignore=["question"])
+    assert [row.reason for row in found] == [None, "part_unsupported: json", None]
+    assert [row.kept and json.loads(row.kept)["note"] for row in found] == ["0", None, '{"seen": true}']
+
+
 @pytest.mark.parametrize("kind", ["hub", "folder"])
 def test_numbers_of_two_widths_and_structs_with_more_fields(spark, tmp_path, kind):
     more = pa.struct([("url", pa.string()), ("id", pa.int64())])

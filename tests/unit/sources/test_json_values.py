@@ -29,6 +29,8 @@ def test_texts_lose_their_quotes_and_other_json_stays():
     stored = [None if v is None else json.dumps(v, ensure_ascii=False) for v in values]
     found = decoded("answer", pa.chunked_array([pa.array(stored, pa.json_())])).to_pylist()
     assert found == ["a0", 'say "x"', "", None, "42", "42", '[1, {"b": null}]', '{"k": "é"}']
+    said = decoded("answer", pa.chunked_array([pa.array(stored, pa.json_())]), is_said=True).to_pylist()
+    assert said == [*found[:6], None, None]
 
 
 def test_contents_of_several_types_are_parts():
