@@ -105,7 +105,7 @@ def test_what_is_said_may_be_no_list_and_what_is_kept_may(spark):
     data = "".join(json.dumps(line) + "\n" for line in lines).encode()
     found = samples_of(spark, upload("user/a-list-said", {"train.jsonl": data}), keep=["note"], ignore=["question"])
     assert [row.reason for row in found] == [None, "part_unsupported: json", None]
-    assert [row.kept and json.loads(row.kept)["note"] for row in found] == ["0", None, '{"seen": true}']
+    assert [row.kept and json.loads(row.kept)["note"] for row in found] == ["0", None, '{"seen":true}']
 
 
 @pytest.mark.parametrize("kind", ["hub", "folder"])
