@@ -8,8 +8,8 @@ BIN := $(VENV)/bin
 PIP_ARGS ?=
 BENCH ?=
 KILLS ?= 1000
-# Tests in two processes, a file's in one of them: fixtures of a file are made once.
-TWO := -n 2 --dist loadfile
+# Tests in two processes. Each starts with half of the list and takes from the other's end when it is done.
+TWO := -n 2 --dist worksteal
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9.-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | awk -F'\t' '{printf "  make %-12s %s\n", $$1, $$2}'

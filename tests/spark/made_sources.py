@@ -24,7 +24,7 @@ def picture(number: int, side: int = 32, kind: str = "JPEG") -> bytes:
 def upload(repo: str, files: dict[str, bytes], *, private: bool = False) -> str:
     """Make a dataset repository of these files and return its name."""
     api = HfApi()
-    api.create_repo(repo, repo_type="dataset", private=private)
+    api.create_repo(repo, repo_type="dataset", private=private, exist_ok=True)
     operations = [CommitOperationAdd(path, data) for path, data in files.items()]
     api.create_commit(repo, operations, commit_message="add", repo_type="dataset")
     return repo

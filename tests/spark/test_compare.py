@@ -91,7 +91,7 @@ def test_any_format_adapter_and_weight(spark, api):
     rows = [{"messages": [{"role": "user", "content": f"{i}?"}, {"role": "assistant", "content": "Yes."}]}
             for i in range(10)]  # fmt: skip
     lines = "\n".join(map(json.dumps, rows)).encode()
-    api.create_repo("user/compare-jsonl", repo_type="dataset")
+    api.create_repo("user/compare-jsonl", repo_type="dataset", exist_ok=True)
     api.upload_file(
         path_or_fileobj=lines, path_in_repo="train.jsonl", repo_id="user/compare-jsonl", repo_type="dataset"
     )

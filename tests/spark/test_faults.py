@@ -9,6 +9,8 @@ from packing_udfs import config
 from tests.spark.conftest import demo_tree, files_of
 from tests.spark.made_sources import upload, vqa_row_file
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def faults(session_hub):

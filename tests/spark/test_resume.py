@@ -12,6 +12,8 @@ from jobs.shards.ledger import QualityError
 from tests.spark.conftest import demo_tree, files_of
 from tests.spark.test_kills import killed, start_job
 
+pytestmark = pytest.mark.slow
+
 AT_ONCE = {"checkpoint_seconds": 0}
 
 
@@ -129,7 +131,6 @@ def test_an_append_that_was_not_heard_of_is_not_made_twice(run_demo, api):
     assert files_of(api, repo) == files
 
 
-@pytest.mark.slow
 def test_a_killed_driver_loses_only_what_was_under_way(run_demo, uninterrupted, session_hub, api, tmp_path):
     repo = "user/killed-midway"
     expected = uninterrupted(repo)
