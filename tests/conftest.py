@@ -15,6 +15,9 @@ _HUB = LocalHub(tempfile.mkdtemp(prefix="packing-test-hub-"), token=f"hf_{secret
 os.environ.update(_HUB.environment())
 # hf_xet's own retries take minutes against a Hub that is meant to fail; the job's retries are what the tests look at.
 os.environ.update({"HF_XET_CLIENT_RETRY_MAX_ATTEMPTS": "1", "HF_XET_CLIENT_RETRY_BASE_DELAY": "50ms"})
+# Two test processes on two cores: with two threads each, torch's would wait for one another, and they wait by spinning.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 def pytest_unconfigure(config):

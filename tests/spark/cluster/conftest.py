@@ -22,6 +22,7 @@ from tests.spark.conftest import demo_tree, files_of
 DISK_BYTES = 512 << 20  # room for the archive on both hosts
 CONTROL = "hf_acontrolthatisnotoken"  # a value that only redaction by value can hide
 SECONDS = 300
+QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # as in test.conf: none of these lives for long
 
 
 def pytest_collection_modifyitems(items):
@@ -40,7 +41,8 @@ def cluster(tmp_path_factory, session_hub):
     mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "packing", str(folder / "local")]
     is_mounted = bool(shutil.which("mount")) and subprocess.run(mount, capture_output=True, check=False).returncode == 0
     try:
-        with LocalCluster(folder, cores=2, memory="2g", environment={"PYTHONPATH": str(ROOT)}) as running:
+        options = dict.fromkeys(("SPARK_DAEMON_JAVA_OPTS", "SPARK_SUBMIT_OPTS"), QUICK_JVM)
+        with LocalCluster(folder, cores=2, memory="2g", environment={"PYTHONPATH": str(ROOT), **options}) as running:
             running.has_small_disk = is_mounted
             yield running
     finally:
@@ -61,7 +63,8 @@ def write_properties(path: Path, cluster: LocalCluster, **more: str) -> Path:
     """
     lines = (ROOT / "conf/spark/standalone.conf").read_text("utf-8").splitlines()
     kept = [line for line in lines if not line.startswith("spark.archives")]
-    added = {"spark.master": cluster.master, "spark.driver.host": HOSTS[0], "spark.cores.max": "2", **more}
+    added = {"spark.master": cluster.master, "spark.driver.host": HOSTS[0], "spark.cores.max": "2"}
+    added |= {"spark.executor.extraJavaOptions": QUICK_JVM, **more}
     path.write_text("\n".join([*kept, *(f"{name} {value}" for name, value in added.items())]) + "\n")
     return path
 
