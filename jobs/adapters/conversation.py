@@ -134,5 +134,5 @@ def reason_of(messages: Expression) -> Expression:
 def _says_nothing(said: Expression) -> Expression:
     """Whether it is an answer without words, images and calls of tools."""
     says = said["content"].any(lambda one: ~(one["type"] == "text") | E.coalesce(one["text"].has_words(), False))
-    calls = E.coalesce(said["extra"].has("_call"), False)
+    calls = E.coalesce(said["extra"].has('"tool_calls":') | said["extra"].has('"function_call":'), False)
     return (said["role"] == "assistant") & ~says & ~calls

@@ -165,7 +165,7 @@ class Expression:
 
     # Lists. The size of null is 0. An index counts from 0 and is null for a value that is not there.
     size = _operation(lambda items: F.greatest(F.size(items), F.lit(0)), lambda items: len(items or ()))
-    get = _operation(F.get, _strict(lambda items, i: items[i] if i < len(items) else None))
+    get = _operation(F.get, _strict(lambda items, i: items[i] if 0 <= i < len(items) else None))
     index_of = _operation(
         lambda items, value: F.nullif(F.array_position(items, value), F.lit(0)) - 1,
         _strict(lambda items, value: items.index(value) if value in items else None),

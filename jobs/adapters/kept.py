@@ -15,7 +15,7 @@ from jobs.adapters.expressions import Expression
 from jobs.adapters.parts import value
 from packing_udfs.config import Source
 
-__all__ = ["kept_fields", "kept_of"]
+__all__ = ["has_bytes", "kept_fields", "kept_of"]
 
 
 def kept_fields(schema: StructType, source: Source) -> tuple[Field, ...]:
@@ -23,17 +23,18 @@ def kept_fields(schema: StructType, source: Source) -> tuple[Field, ...]:
     columns = Columns(schema, {})
     fields = tuple(columns.at(name, "keep") for name in source.keep)
     for field in fields:
-        if _has_bytes(field.kind):
+        if has_bytes(field.kind):
             raise ColumnError(f"the column {field.name} holds bytes, and columns are kept as text", "keep")
     return fields
 
 
-def _has_bytes(kind: DataType) -> bool:
+def has_bytes(kind: DataType) -> bool:
+    """Whether there are bytes in a type, at any depth."""
     if isinstance(kind, StructType):
-        return any(_has_bytes(field.dataType) for field in kind.fields)
+        return any(has_bytes(field.dataType) for field in kind.fields)
     if isinstance(kind, MapType):
-        return _has_bytes(kind.keyType) or _has_bytes(kind.valueType)
-    return _has_bytes(kind.elementType) if isinstance(kind, ArrayType) else isinstance(kind, BinaryType)
+        return has_bytes(kind.keyType) or has_bytes(kind.valueType)
+    return has_bytes(kind.elementType) if isinstance(kind, ArrayType) else isinstance(kind, BinaryType)
 
 
 def kept_of(fields: tuple[Field, ...]) -> Expression:

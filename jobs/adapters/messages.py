@@ -19,7 +19,17 @@ column `system` is a first message, a column `tools` goes to the template.
 from dataclasses import dataclass, replace
 from typing import Self
 
-from pyspark.sql.types import ArrayType, BooleanType, DataType, IntegerType, LongType, NumericType, StringType
+from pyspark.sql.types import (
+    ArrayType,
+    BooleanType,
+    DataType,
+    IntegerType,
+    LongType,
+    MapType,
+    NumericType,
+    StringType,
+    StructType,
+)
 
 from jobs.adapters import expressions as E
 from jobs.adapters.adapter import Adapter, Sample
@@ -203,7 +213,12 @@ class Messages(Adapter):
     def index(self) -> Field | None:
         """The field of a content's parts that numbers the images."""
         inner = field_of(element_of(self.turns.kinds[1]), "index")
-        return inner if inner and isinstance(inner.kind, IntegerType | LongType) else None
+        if inner and not isinstance(inner.kind, IntegerType | LongType):
+            raise ColumnError(
+                f"{self.turns.field.name}.content.index is {inner.kind.simpleString()}, and numbers images: store "
+                "int32 or int64"
+            )
+        return inner
 
     def _chosen(self, turns: Expression) -> Expression:
         """The numbers of images in the parts that stand for one, an empty list where none has a number."""
@@ -291,6 +306,10 @@ def _beside(columns: Columns) -> tuple[Field | None, Field | None]:
     system, tools = columns.find("system"), columns.find("tools")
     if system and not isinstance(system.kind, StringType):
         raise ColumnError(f"the column {system.name} is {system.kind.simpleString()}, and a system message is text")
+    if tools and not isinstance(tools.kind, StringType | ArrayType | StructType | MapType):
+        raise ColumnError(
+            f"the column {tools.name} is {tools.kind.simpleString()}, and tools are a list of JSON schemas"
+        )
     return system, tools
 
 

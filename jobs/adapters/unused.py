@@ -8,17 +8,22 @@ change what is said, such as a system message: leaving them out would train some
 import re
 from collections.abc import Iterator
 
-from pyspark.sql.types import ArrayType, BinaryType, DataType, NullType, StringType, StructType
+from pyspark.sql.types import ArrayType, DataType, NullType, StringType, StructType
 
 from jobs.adapters.adapter import Adapter
 from jobs.adapters.columns import ColumnError, Field, element_of, media_kind
+from jobs.adapters.kept import has_bytes
 from packing_udfs.config import Source
 
 __all__ = ["unused_fields"]
 
-CONVERSATIONS = ("messages", "conversations", "texts")
+CONVERSATIONS = ("messages", "conversations", "conversation", "texts")
 # Columns that change what a conversation says, and the adapters' names for them.
-SAID = {"system": "system", "system_prompt": "system", "tools": "tools", "functions": "tools"}
+SAID = {
+    **dict.fromkeys(("system", "system_prompt", "system_message", "sys_prompt"), "system"),
+    **dict.fromkeys(("tools", "functions", "available_tools"), "tools"),
+}
+MASKS = ("loss_mask", "loss_weight", "masked", "train_on_turn")
 _MEDIA_NAME = re.compile(r"image|img|photo|picture|video")
 
 
@@ -61,7 +66,7 @@ def _check_may_stay(name: str, kind: DataType, adapter: Adapter, *, leaves_media
     remedy = f"`ignore: [{name}]` leaves it out"
     is_named_so = _MEDIA_NAME.search(last) is not None
     media = None if leaves_media else media
-    if isinstance(media, StructType) or (isinstance(media, BinaryType) and is_named_so):
+    if not leaves_media and (_holds_image(kind) or (has_bytes(kind) and is_named_so)):
         what = "images" if isinstance(kind, ArrayType) else "an image"
         raise ColumnError(
             f"the column {name} holds {what} that would not be shown: `columns: {{images: {name}}}` shows it, {remedy}",
@@ -71,13 +76,23 @@ def _check_may_stay(name: str, kind: DataType, adapter: Adapter, *, leaves_media
         raise ColumnError(
             f"the column {name} names images or videos, which are read as bytes, never by path; {remedy}", "columns"
         )
-    if name in CONVERSATIONS:
+    if last in CONVERSATIONS:
         raise ColumnError(
             f"the column {name} would not be trained, which is {kind.simpleString()}: {remedy}", "columns"
         )
+    if last in MASKS:
+        raise ColumnError(f"the field {name} says what is trained, in a way that is not known; {remedy}", "ignore")
     if last in SAID:
         raise ColumnError(
             f"the column {name} changes what is said, and the adapter does not use it: where rows have messages, "
             f"`columns: {{{SAID[last]}: {name}}}` does; {remedy}",
             "columns",
         )
+
+
+def _holds_image(kind: DataType) -> bool:
+    """Whether there is a struct with bytes in a type, as images are stored, at any depth."""
+    if isinstance(kind, StructType):
+        is_image = any(f.name.lower() == "bytes" and has_bytes(f.dataType) for f in kind.fields)
+        return is_image or any(_holds_image(f.dataType) for f in kind.fields)
+    return isinstance(kind, ArrayType) and _holds_image(kind.elementType)

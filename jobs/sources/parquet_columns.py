@@ -15,7 +15,7 @@ from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import NullType, StructType
 
 from jobs.sources.json_values import decoded_type, has_json
-from jobs.sources.pinned import SourceError, Use, use_of
+from jobs.sources.pinned import SourceError, Use, refuse_mixed_system, use_of
 from jobs.sources.reading import joined, plain_type
 from packing_udfs.config import Source
 
@@ -71,6 +71,7 @@ def use_of_files(schemas: Mapping[str, pa.Schema], source: Source, field: str) -
     schema = as_spark({name: column.kind for name, column in columns.items()})
     use = use_of(schema, source, field)
     for path, of_file in schemas.items():
+        refuse_mixed_system(((f.name, f.type) for f in of_file), use, f"{field}.repo: {source.repo}: {path}")
         if fault := fault_of(of_file, columns, use.columns):
             raise SourceError(f"{field}.repo: {source.repo}: {path}: {fault}")
     return schema, use

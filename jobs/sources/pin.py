@@ -32,7 +32,7 @@ from jobs.sources.hub_rows import HubReader, data_files, features_of, open_datas
 from jobs.sources.huggingface import PROVENANCE, HuggingFace
 from jobs.sources.licenses import listed as listed_licenses
 from jobs.sources.parquet_columns import FooterError, as_spark, read_footer, use_of_files
-from jobs.sources.pinned import PinnedSource, SourceError, SourceFile, use_of
+from jobs.sources.pinned import PinnedSource, SourceError, SourceFile, refuse_mixed_system, use_of
 from jobs.sources.reading import RowReader, plain_schema
 from jobs.sources.row_counts import CountError, count_rows
 from packing_udfs.config import Source
@@ -120,6 +120,7 @@ def _pin(source: Source, field: str) -> PinnedSource:
         kinds = plain_schema(features, list(features))
         schema = as_spark(dict(zip(kinds.names, kinds.types, strict=True)))
         use = use_of(schema, source, field)
+        refuse_mixed_system(((f.name, f.type) for f in features.arrow_schema), use, place)
         num_rows = _of_each(addresses, partial(count_rows, fs), place)
     sizes = [fs.info(file.removeprefix("hf://"))["size"] for file in data_files(opened)]
     if len(addresses) < len(sizes):  # a folder of images: all that lies in it counts as the first metadata file's

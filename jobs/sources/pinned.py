@@ -1,15 +1,18 @@
 """A source at one state of its files: what the job reads, counts and records of it, wherever the files are."""
 
 import importlib.util
+from collections.abc import Iterable
 from dataclasses import dataclass
 
+import pyarrow as pa
 from pyspark.sql.types import ArrayType, DataType, StructField, StructType
 
 from jobs import adapters
 from jobs.adapters.columns import Field
+from jobs.sources.json_values import has_json
 from packing_udfs.config import Source
 
-__all__ = ["PinnedSource", "SourceError", "SourceFile", "Use", "use_of"]
+__all__ = ["PinnedSource", "SourceError", "SourceFile", "Use", "refuse_mixed_system", "use_of"]
 
 
 class SourceError(ValueError):
@@ -67,8 +70,9 @@ class PinnedSource:
 
     @property
     def said(self) -> list[str]:
-        """The columns that the adapter takes texts from, or anything else."""
-        return list(dict.fromkeys(field.path[0] for field in self.adapter.fields))
+        """The columns that the adapter takes texts from; tools are JSON as they are."""
+        tools = getattr(self.adapter, "tools", None)
+        return list(dict.fromkeys(field.path[0] for field in self.adapter.fields if field != tools))
 
     @property
     def read_schema(self) -> StructType:
@@ -90,6 +94,16 @@ def _used(kind: DataType, here: tuple[str, ...], paths: list[tuple[str, ...]]) -
     inside = {path[len(here)] for path in paths if path[: len(here)] == here}
     fields = [field for field in kind.fields if field.name in inside]
     return StructType([StructField(f.name, _used(f.dataType, (*here, f.name), paths)) for f in fields])
+
+
+def refuse_mixed_system(kinds: Iterable[tuple[str, pa.DataType]], use: "Use", place: str) -> None:
+    """Raises SourceError for a system column that is not text in all rows: a row's message would be lost."""
+    system = getattr(use.adapter, "system", None)
+    for name, kind in kinds:
+        if system and system.path[0] == name and has_json(kind):
+            raise SourceError(
+                f"{place}: the column {name} is not text in each row, and a system message is; store text"
+            )
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,7 @@ def members(file: Seekable) -> Iterator[Member]:
     while True:
         header = _read(file, at, BLOCK, "a header")
         if not header.strip(b"\0"):
-            return
+            return _check_rest(file, at)
         _check(header, at)
         size, kind = _number(header[124:136], at), header[156:157]
         size = int(told.pop("size", size))
@@ -54,6 +54,14 @@ def members(file: Seekable) -> Iterator[Member]:
         name = told.pop("path", None) or _name(header)
         told = {}
         yield Member(name, kind in (b"0", b"\0", b"7"))
+
+
+def _check_rest(file: Seekable, end: int) -> None:
+    """Only zeros follow the end. Another tar behind it, or what a hole of zeros cuts off, would be lost."""
+    file.seek(end)
+    while data := file.read(_MOST_NAME_BYTES):
+        if data.strip(b"\0"):
+            raise TarError(f"it ends at byte {end} and more follows: tars put together, or one with a hole")
 
 
 def _read(file: Seekable, at: int, size: int, what: str) -> bytes:

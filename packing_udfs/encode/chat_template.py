@@ -106,9 +106,12 @@ class ChatTemplate:
             else:
                 hidden, said = _hide_said(chat)
                 spans = self._prove_spans(rendered.text, self._render(hidden, tools).text, said)
-        except (jinja2.TemplateError, TypeError, KeyError, AttributeError) as error:
+        except TemplateError:
+            raise
+        except (jinja2.TemplateError, TypeError, KeyError, AttributeError, ValueError) as error:
             raise TemplateError(f"{type(error).__name__}: {error}") from error
-        if all(trains):
+        is_masked = any(message.get("train") is False for message in messages)
+        if all(trains) and not (self.trains_all and is_masked):
             return Rendered(rendered.text, spans)
         if self.trains_all or len(spans) != len(trains):
             raise TemplateError(
@@ -118,11 +121,11 @@ class ChatTemplate:
         return Rendered(rendered.text, [span for span, is_trained in zip(spans, trains, strict=True) if is_trained])
 
     def _check_rendered(self, text: str, chat: list[dict], tools: list | None) -> None:
-        """Raises TemplateError for tools or a field of messages without which the text would be the same."""
-        for name in sorted(set().union(*chat) - _MAY_BE_LEFT_OUT):
-            without = [_less(message, name) for message in chat]
-            if self._text_of(without, tools) == text:
-                raise TemplateError(f"the chat template does not render {name}")
+        """Raises TemplateError for tools or a field of a message without which the text would be the same."""
+        for i, message in enumerate(chat):
+            for name in sorted(message.keys() - _MAY_BE_LEFT_OUT):
+                if self._text_of([*chat[:i], _less(message, name), *chat[i + 1 :]], tools) == text:
+                    raise TemplateError(f"the chat template does not render {name}")
         if tools and self._text_of(chat, None) == text:
             raise TemplateError("the chat template does not render tools")
 

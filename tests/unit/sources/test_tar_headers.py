@@ -94,11 +94,12 @@ def test_samples_are_runs_of_members():
         (b"", "a.tar", "it ends in a header at byte 0"),
         (written({}), "a.tar", "it has no samples"),
         (written(EIGHT)[:1000], "a.tar", "it was cut"),
+        (written(EIGHT) + written(EIGHT), "a.tar", "and more follows: tars put together, or one with a hole"),
         (b"<html>" * 200, "a.tar", "checksum is wrong|no octal number"),
         (gzip.compress(written(EIGHT), mtime=0)[:100], "a.tar.gz", "end-of-stream|ended before"),
         (written(EIGHT), "a.tar.gz", "[Nn]ot a gzipped file"),
     ],
-    ids=["no bytes", "no member", "cut", "html", "a cut gzip", "no gzip"],
+    ids=["no bytes", "no member", "cut", "two", "html", "a cut gzip", "no gzip"],
 )
 def test_what_is_no_sound_tar_is_said_in_a_line(data, name, message):
     with pytest.raises(CountError, match=message) as caught:
