@@ -296,6 +296,14 @@ def test_columns_and_fields_that_nobody_uses_are_named():
             r"the column system_prompt changes what is said, .*`columns: \{system: ",
         ),
         ({"functions": pa.string()}, {"adapter": "text"}, "the column functions changes what is said, and the adapter"),
+        (
+            {"meta": pa.struct([("shown", pa.list_(IMAGE))])},
+            {},
+            "the column meta holds an image that would not be shown",
+        ),
+        ({"img": pa.map_(pa.string(), pa.binary())}, {}, "the column img holds an image that would not be shown"),
+        ({"loss_mask": pa.int64()}, {}, "the field loss_mask says what is trained, in a way that is not known"),
+        ({"tools": pa.int64()}, {}, "the column tools is bigint, and tools are a list of JSON schemas"),
         ({"conversations": pa.string()}, {}, "the column conversations would not be trained, which is string"),
         ({"url": pa.string()}, {"ignore": ["uri"]}, "'uri' is no unused column; these are url"),
     ],
@@ -315,3 +323,16 @@ def test_a_system_column_without_a_conversation_is_refused():
     table = one_row(image=IMAGE, question=pa.string(), answer=pa.string(), system=pa.string())
     with pytest.raises(adapters.ColumnError, match="the column system changes what is said"):
         unused(table)
+
+
+def test_an_index_of_a_part_is_a_whole_number():
+    part = pa.struct([("type", pa.string()), ("text", pa.string()), ("index", pa.float64())])
+    turn = pa.struct([("role", pa.string()), ("content", pa.list_(part))])
+    with pytest.raises(adapters.ColumnError, match=r"messages\.content\.index is double, and numbers images"):
+        unused(one_row(messages=pa.list_(turn), images=pa.list_(IMAGE)))
+
+
+def test_words_about_a_call_are_no_call(spark):
+    turns = [question(), {"role": "assistant", "content": "", "name": "my_caller", "thinking": 'a "tool_calls": no'}]
+    (found,) = samples(spark, chat_table([{"messages": turns}], name=pa.string(), thinking=pa.string()))
+    assert found.reason == "texts_missing"

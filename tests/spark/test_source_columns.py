@@ -108,6 +108,24 @@ def test_what_is_said_may_be_no_list_and_what_is_kept_may(spark):
     assert [row.kept and json.loads(row.kept)["note"] for row in found] == ["0", None, '{"seen":true}']
 
 
+def json_lines(name: str, column: str, values: list) -> str:
+    chat = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]
+    lines = [json.dumps({column: value, "messages": chat}) + "\n" for value in values]
+    return upload(f"user/{name}", {"train.jsonl": "".join(lines).encode()})
+
+
+def test_tools_of_several_types_stay_json(spark):
+    tools = [[{"name": "f"}], '[{"name": "g"}]']
+    found = samples_of(spark, json_lines("mixed-tools", "tools", tools))
+    assert [json.loads(row.tools) for row in found] == [[{"name": "f"}], [{"name": "g"}]]
+
+
+def test_a_system_message_that_is_no_text_in_each_row_is_refused():
+    repo = json_lines("mixed-system", "system", ["be kind", ["be", "kind"]])
+    with pytest.raises(SourceError, match="the column system is not text in each row"):
+        pin(source(repo), "sources.0")
+
+
 @pytest.mark.parametrize("kind", ["hub", "folder"])
 def test_numbers_of_two_widths_and_structs_with_more_fields(spark, tmp_path, kind):
     more = pa.struct([("url", pa.string()), ("id", pa.int64())])
