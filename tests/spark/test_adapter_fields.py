@@ -299,7 +299,7 @@ def test_columns_and_fields_that_nobody_uses_are_named():
         (
             {"meta": pa.struct([("shown", pa.list_(IMAGE))])},
             {},
-            "the column meta holds an image that would not be shown",
+            "the column meta holds an image that would not be",
         ),
         ({"img": pa.map_(pa.string(), pa.binary())}, {}, "the column img holds an image that would not be shown"),
         ({"loss_mask": pa.int64()}, {}, "the field loss_mask says what is trained, in a way that is not known"),

@@ -270,3 +270,10 @@ def test_reasoning_is_trained_where_the_template_renders_it(encoders):
 def test_tools_that_a_template_leaves_out_are_refused(encoders):
     refused = encode(encoders["marked"], [message("user", "Hi"), message("assistant", "yes")], tools=[[{"name": "x"}]])
     assert refused == ("template_failed", "the chat template does not render tools")
+
+
+def test_under_all_nothing_can_be_masked():
+    encoder = Encoder(processor_with(PLAIN), train_on="all")
+    result = encode(encoder, [message("user", "Hi") | {"train": False}, message("assistant", "Hello")])
+    assert result.reason == "template_failed"
+    assert "train: false" in result.detail
